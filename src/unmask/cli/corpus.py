@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from unmask.cli import options
+from unmask.cli import completion, options
+from unmask.cli.checks import check_inputs, require_optional
 from unmask.cli.progress import notice, progress, terminal
 from unmask.system.errors import SettingsError, unknown_name
 
@@ -16,7 +17,9 @@ ENGINES = ("processes", "ray")
 
 def prepare(
     files: options.TextFiles,
-    tokenizer: Annotated[str, typer.Option(help="A vocabulary folder, or a model.")],
+    tokenizer: Annotated[
+        str, typer.Option(help="A vocabulary folder, or a model.", autocompletion=completion.models)
+    ],
     out: Annotated[
         Path, typer.Option(help="The corpus folder: new, or an unfinished one to continue.")
     ],
@@ -39,8 +42,13 @@ def prepare(
     task_id: Annotated[int, typer.Option(min=0, help="The number of this task, from 0.")] = 0,
     num_tasks: Annotated[int, typer.Option(min=1, help="Number of tasks that share the work.")] = 1,
     engine: Annotated[
-        str, typer.Option(help="processes, or ray (pip install 'unmask[ray]').")
+        str,
+        typer.Option(
+            help="processes, or ray (pip install 'unmask[ray]').",
+            autocompletion=completion.choices(*ENGINES),
+        ),
     ] = "processes",
+    as_json: options.Json = False,
 ) -> None:
     """Turn text files into a corpus for pre-training.
 
@@ -62,8 +70,11 @@ def prepare(
             "--engine ray: Ray schedules the work itself. Leave out --task-id and --workers."
         )
     table = {"column": column, "lines": lines, "words": words, "on_bad": on_bad}
+    if engine == "ray":
+        require_optional("--engine ray")
     settings = validate(PrepareSettings, table, where="prepare")
     check_corpus_folder(out)
+    check_inputs(files)
     for file in files:
         file_format(file)  # refuses any wrong path before the first file is read
     loaded = load_tokenizer(locate(tokenizer))
@@ -85,11 +96,36 @@ def prepare(
                 progress=partial(terminal.progress, "preparing", "bytes"),
                 notice=notice,
             )
+    if as_json:
+        options.print_json(_result(manifest, out))
+        return
     if manifest is None:
         print(f"task {task_id} of {num_tasks} is done; other tasks still have shards to write")
         return
     show(manifest)
     print(f"written to {out}")
+
+
+def _result(manifest: dict[str, Any] | None, out: Path) -> dict[str, object]:
+    """Return the result for --json; `finished` is false while other tasks have work to do."""
+    if manifest is None:
+        return {"folder": str(out), "finished": False}
+    from unmask.data.corpus.statistics import CorpusReport
+
+    statistics = CorpusReport(**manifest["statistics"])
+    report = statistics.report()
+    return {
+        "folder": str(out),
+        "finished": True,
+        "records": manifest["records"],
+        "documents": statistics.documents,
+        "sentences": statistics.sentences,
+        "tokens": statistics.tokens,
+        "tokens_per_sentence": report["tokens a sentence"],
+        "unknown_tokens": report["unknown share"],
+        "repeated_sentences": statistics.duplicate_share,
+        "single_sentence_documents": report["single share"],
+    }
 
 
 def show(manifest: dict[str, Any]) -> None:

@@ -29,8 +29,6 @@ from unmask.jobs.pretrain import Pretrain
 from unmask.jobs.settings_read import FINETUNE
 from unmask.model.network import Network, count_parameters
 from unmask.system.console import Console
-from unmask.system.disk import check_output_folder
-from unmask.system.errors import FolderError
 from unmask.tasks.classify import Classify, ClassifySettings
 from unmask.text.learn import LearnSettings
 from unmask.text.sentences import split_sentences
@@ -60,12 +58,17 @@ FAST = DemoSize(characters=100_000, vocabulary=1500, minutes=0.2, labelled=60, s
 
 
 def run_demo(
-    out: Path, *, fast: bool = False, console: Console | None = None, say: Say = Console().say
-) -> None:
-    """Run the demo; print numbered, timed steps with `say` and progress on `console`."""
-    check_output_folder(out, renamed=False)
-    if out.exists() and any(out.iterdir()):
-        raise FolderError(f"{out}: the folder is not empty. Give another --out, or remove it.")
+    out: Path,
+    *,
+    fast: bool = False,
+    console: Console | None = None,
+    say: Say = Console().say,
+    device: str = "auto",
+) -> dict[str, Any]:
+    """Run the demo in a new folder, and return its result.
+
+    Numbered, timed steps are printed with `say`, progress on `console`.
+    """
     size = FAST if fast else FULL
     started = step_started = time.perf_counter()
     finished: list[tuple[str, float, str]] = []
@@ -100,7 +103,8 @@ def run_demo(
     done("prepare", f"{statistics.tokens:,} tokens")
 
     step(f"Pre-train for {60 * size.minutes:.0f} seconds: masked tokens and next sentences")
-    model = pretrain(out, size, console or Console(), say)
+    options = RunOptions(check=True, device=device)
+    model = pretrain(out, size, IndentedConsole(console or Console(), say), options)
     metrics = read_metrics(out / "pretrain")
     last = of_kind(metrics, "eval")[-1]
     result = f"loss {last['mlm']:.2f}; token frequencies alone: {last['unigram_loss']:.2f}"
@@ -108,10 +112,14 @@ def run_demo(
     show_predictions(last["blanks"], say)
 
     step("Fine-tune: which library does a sentence document?")
-    accuracies = compare(model, label(seen, unseen, size), size, out, say)
+    accuracies = compare(model, label(seen, unseen, size), size, out, say, device)
     done("fine-tune twice", " and ".join(f"{a:.1%} {n}" for n, a in accuracies.items()))
     write_page(out, metrics, recipe(size))
-    show_table(finished, time.perf_counter() - started, out, say)
+    seconds = time.perf_counter() - started
+    show_table(finished, seconds, out, say)
+    losses = {"loss": last["mlm"], "unigram_loss": last["unigram_loss"]}
+    folders = {"folder": str(out), "model": str(model), "report": str(out / REPORT)}
+    return {**folders, **losses, "accuracy": accuracies, "seconds": round(seconds, 1)}
 
 
 def gather(limit: int, say: Say = Console().say) -> tuple[list[Module], list[Module]]:
@@ -178,16 +186,15 @@ class IndentedConsole(Console):
         self.console.finish()
 
 
-def pretrain(out: Path, size: DemoSize, console: Console, say: Say) -> Path:
+def pretrain(out: Path, size: DemoSize, console: Console, options: RunOptions) -> Path:
     """Pre-train on the corpus in `out`; return the model folder."""
     job, settings = Pretrain(out / "corpus"), compose(Pretrain.scope, recipe(size))
-    run = Run(
-        job, settings, out / "pretrain", IndentedConsole(console, say), RunOptions(check=True)
-    )
-    return run.go().model
+    return Run(job, settings, out / "pretrain", console, options).go().model
 
 
-def compare(model: Path, data: Labelled, size: DemoSize, out: Path, say: Say) -> dict[str, float]:
+def compare(
+    model: Path, data: Labelled, size: DemoSize, out: Path, say: Say, device: str
+) -> dict[str, float]:
     """Fine-tune the network with and without pre-training; return accuracies on unseen modules."""
     train, dev = len(data.train), len(data.dev)
     trained = load_folder(model)
@@ -199,7 +206,8 @@ def compare(model: Path, data: Labelled, size: DemoSize, out: Path, say: Say) ->
     starts = {"pre-trained": trained, "from scratch": replace(trained, network=fresh)}
     for name, start in starts.items():
         folder = out / f"classify-{name.replace(' ', '-')}"
-        accuracy: float = Run(Finetune(start, data), tuning(size), folder).go().summary["accuracy"]
+        run = Run(Finetune(start, data), tuning(size), folder, options=RunOptions(device=device))
+        accuracy: float = run.go().summary["accuracy"]
         accuracies[name] = accuracy
         say(f"   {name:<14} {accuracy:>6.1%}")
     say(f"   {'chance':<14} {1 / len(LIBRARIES):>6.1%}")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unmask import load
-from unmask.cli import options
+from unmask.cli import completion, options
+from unmask.cli.checks import check_format, check_inputs
 from unmask.cli.progress import answer, notice, progress
 from unmask.infer import ENDINGS, POOLS
 from unmask.system.disk import check_output_file
@@ -34,13 +34,20 @@ def embed(
         Path | None,
         typer.Option(help="A .npy, .parquet or .jsonl file; without it, JSONL on standard output."),
     ] = None,
-    pool: Annotated[str, typer.Option(help="Pooling: mean (of all tokens) or cls.")] = "mean",
+    pool: Annotated[
+        str,
+        typer.Option(
+            help="Pooling: mean (of all tokens) or cls.", autocompletion=completion.choices(*POOLS)
+        ),
+    ] = "mean",
     layer: Annotated[
         str, typer.Option(help="0 is the embeddings, -1 the last layer; last4 concatenates four.")
     ] = "-1",
     normalize: Annotated[bool, typer.Option(help="Scale every vector to length 1.")] = True,
     column: options.Column = None,
     truncate: Truncate = True,
+    device: options.Device = "auto",
+    as_json: options.Json = False,
 ) -> None:
     """Turn each text of a file into a vector.
 
@@ -58,12 +65,14 @@ def embed(
         )
     if out is not None:
         check_output_file(out)
+        check_format(out)
     if pool not in POOLS:
         raise SettingsError(unknown_name("pool", pool, POOLS))
     if layer != "last4" and not re.fullmatch("-?[0-9]+", layer):
         raise SettingsError(f"--layer {layer}: need a number or last4.")
-    read_texts(file, column=column)  # refuses a wrong path before torch is imported
-    loaded = load(model)
+    check_inputs([file])
+    read_texts(file, column=column)  # refuses a wrong format
+    loaded = options.load_model(model, device)
     from unmask.infer.embed_files import embed_file, embed_lines
 
     watcher = ErrorPolicy()
@@ -79,14 +88,18 @@ def embed(
             written = embed_file(loaded, file, out, progress=job.advance, say=notice, **settings)
     report_truncation(loaded)
     report_counts(file, "vector", written, blanks=watcher.blanks)
+    if as_json and out is not None:
+        table = {"file": str(out), "vectors": written, "blank_texts": watcher.blanks}
+        options.print_json(table | _truncated(loaded))
 
 
 def fill(
     model: options.ModelName,
     text: Annotated[str, typer.Argument(help="A text with one [MASK] or more.")],
     top: Annotated[int, typer.Option(min=1, help="Predictions per [MASK].")] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON array.")] = False,
     truncate: Truncate = True,
+    device: options.Device = "auto",
+    as_json: options.Json = False,
 ) -> None:
     """Predict the masked tokens of a text.
 
@@ -95,7 +108,7 @@ def fill(
     Example: unmask fill my-run/model "A man eats [MASK]."
     """
     require_mask_token(text)
-    loaded = load(model)
+    loaded = options.load_model(model, device)
     masks = loaded.fill(text, top=top, truncate=truncate)
     if as_json:
         answer(json.dumps([[vars(prediction) for prediction in mask] for mask in masks]))
@@ -113,6 +126,8 @@ def next_sentence(
     first: Annotated[str, typer.Argument(help="The first text.")],
     second: Annotated[str, typer.Argument(help="The text that may follow it.")],
     truncate: Truncate = True,
+    device: options.Device = "auto",
+    as_json: options.Json = False,
 ) -> None:
     """Estimate the probability that one text follows another.
 
@@ -120,9 +135,13 @@ def next_sentence(
 
     Example: unmask next my-run/model "A man eats bread." "Shares fell."
     """
-    loaded = load(model)
+    loaded = options.load_model(model, device)
     probability = loaded.next(first, second, truncate=truncate)
-    answer(f"{probability:.2%}  {'follows' if probability >= 0.5 else 'does not follow'}")
+    follows = probability >= 0.5
+    if as_json:
+        options.print_json({"probability": probability, "follows": follows})
+    else:
+        answer(f"{probability:.2%}  {'follows' if follows else 'does not follow'}")
     report_truncation(loaded)
 
 
@@ -146,6 +165,10 @@ def report_truncation(
             f"truncated: {texts} longer than {limit} tokens; "
             f"{model.cut_tokens:,} tokens at the end were not read{hint}"
         )
+
+
+def _truncated(model: "Model") -> dict[str, int]:
+    return {"truncated_texts": model.cut_texts, "truncated_tokens": model.cut_tokens}
 
 
 def report_counts(

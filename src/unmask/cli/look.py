@@ -6,8 +6,10 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli import options
+from unmask.cli import completion, options
+from unmask.cli.checks import check_inputs, check_model, require_optional
 from unmask.cli.progress import notice, progress
+from unmask.system.devices import check_device
 from unmask.system.disk import check_output_file, write_file
 from unmask.system.errors import SettingsError
 
@@ -20,7 +22,10 @@ def look(
     second: Annotated[str | None, typer.Argument(help="A second text, for a pair.")] = None,
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("look.html"),
     beside: Annotated[
-        str | None, typer.Option(help="A second model, shown beside the first.")
+        str | None,
+        typer.Option(
+            help="A second model, shown beside the first.", autocompletion=completion.models
+        ),
     ] = None,
     mute: Annotated[
         list[str] | None, typer.Option(help="Ablate a head, given as LAYER.HEAD; repeatable.")
@@ -36,6 +41,8 @@ def look(
             "--integrated", help="Add integrated gradients (pip install 'unmask[explain]')."
         ),
     ] = False,
+    device: options.Device = "auto",
+    as_json: options.Json = False,
 ) -> None:
     """Write an HTML page with a model's attention for a text.
 
@@ -45,13 +52,17 @@ def look(
     """
     check_output_file(out)
     ablated = _heads(mute or [])
-    from unmask.checkpoint.fetch import locate
-
-    # Wrong names are refused before torch is imported.
-    paths = [locate(name) for name in (model, beside) if name is not None]
+    # All of this before torch is imported.
+    names = [name for name in (model, beside) if name is not None]
+    for name in names:
+        check_model(name)
+    if texts is not None:
+        check_inputs([texts])
+    if integrated:
+        require_optional("--integrated")
+    check_device(device)
     from unmask.data.read.docstrings import read_library
     from unmask.data.read.texts import read_texts
-    from unmask.infer.model import Model
     from unmask.inspect.attribution import head_statistics
     from unmask.inspect.html import payload, self_contained
 
@@ -62,8 +73,8 @@ def look(
     else:
         samples = [record.text for record in islice(read_texts(texts), TEXTS)]
     payloads = []
-    for path in paths:
-        loaded = Model.load(path)
+    for name in names:
+        loaded = options.load_model(name, device)
         with progress(f"recording the heads of {loaded.path.name}", "texts", len(samples)) as job:
             statistics = head_statistics(loaded, samples, progress=job.advance)
         notice("ablating each head in turn")
@@ -80,7 +91,10 @@ def look(
             )
         )
     write_file(out, self_contained(payloads, f"{payloads[0]['model']}: {text[:60]}").encode())
-    print(f"written to {out}: open it in a browser")
+    if as_json:
+        options.print_json({"file": str(out)})
+    else:
+        print(f"written to {out}: open it in a browser")
 
 
 def _heads(names: list[str]) -> dict[int, list[int]]:

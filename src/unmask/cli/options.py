@@ -4,7 +4,10 @@ Options that belong together are fields of a dataclass, and a verb takes them as
 (`flatten_options`).
 """
 
+import json
 import os
+import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass
 from functools import wraps
@@ -14,18 +17,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unmask import load
+from unmask.cli import completion
+from unmask.cli.checks import require_optional
 from unmask.cli.progress import answer, detail, terminal
 from unmask.system.console import Console
+from unmask.system.devices import DEVICES, check_device, device_of
 from unmask.system.disk import check_output_folder
-from unmask.system.errors import SettingsError, UserError, unknown_name
+from unmask.system.errors import FolderError, SettingsError, UserError, unknown_name
+from unmask.system.written import RECIPE
 
 if TYPE_CHECKING:
     from unmask.data.labelled.columns import Columns
     from unmask.data.read.lines import StopOrSkip
+    from unmask.infer.model import Model
     from unmask.train.run import RunOptions
 
 ModelName = Annotated[
-    str, typer.Argument(help="A model folder, or the name of a downloaded model.")
+    str,
+    typer.Argument(
+        help="A model folder, or the name of a downloaded model.",
+        autocompletion=completion.models,
+    ),
 ]
 TextFiles = Annotated[list[str], typer.Argument(help="Text files: .txt .jsonl .csv .tsv .parquet")]
 Column = Annotated[str | None, typer.Option(help="The column of a table that holds the text.")]
@@ -35,8 +48,17 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="Any setting, as NAME=VALUE: data.held_out=10; repeatable."),
 ]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Device = Annotated[
+    str,
+    typer.Option(
+        help="auto, cpu, cuda, cuda:0 or mps.", autocompletion=completion.choices(*DEVICES)
+    ),
+]
 
 SECRET = {"token"}  # options that --verbose does not print
+LOCK = ".lock"  # in the folder of a run
+SEVERAL = re.compile(r"(seed|trial)-\d+$")  # folders of several runs
 
 
 def flatten_options(verb: Callable[..., None]) -> Callable[..., None]:
@@ -120,9 +142,13 @@ class TableFlags:
 class DataFlags(TableFlags):
     """Options that name the columns of a table and say what to do with bad records."""
 
-    on_bad: Annotated[str, typer.Option(help="What to do with a bad record: stop or skip.")] = (
-        "stop"
-    )
+    on_bad: Annotated[
+        str,
+        typer.Option(
+            help="What to do with a bad record: stop or skip.",
+            autocompletion=completion.choices("stop", "skip"),
+        ),
+    ] = "stop"
 
     def watcher(self) -> "StopOrSkip":
         """Return the policy for bad records: stop at the first, or report and skip them."""
@@ -145,6 +171,7 @@ class RunFlags:
     threads: Annotated[
         int | None, typer.Option(min=1, help="CPU threads; all cores by default.")
     ] = None
+    device: Device = "auto"
     set_: Set = None
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False
     overwrite: Annotated[
@@ -160,15 +187,36 @@ class RunFlags:
     no_preflight: Annotated[
         bool, typer.Option("--no-preflight", help="Skip the checks before the first step.")
     ] = False
+    as_json: Json = False
 
     def check(self) -> None:
-        """Refuse --resume with --overwrite, and a folder that cannot be written."""
+        """Refuse contradictory flags, an unusable folder or device, and missing packages.
+
+        All of this is known before the recipe is composed or any data is read.
+        """
         if self.resume and self.overwrite:
             raise UserError(
                 "--resume and --overwrite exclude each other: a run is either continued or started "
                 "over. Give one of them."
             )
         check_output_folder(self.out, renamed=False)
+        self._check_runs_there()
+        check_device(self.device)
+        if self.tensorboard:
+            require_optional("--tensorboard")
+
+    def _check_runs_there(self) -> None:
+        """Refuse a folder with something else in it, or with a run that is not to be touched."""
+        names = {path.name for path in self.out.iterdir()} if self.out.is_dir() else set()
+        if RECIPE in names and not (self.resume or self.overwrite or _is_restarted()):
+            raise FolderError(
+                f"{self.out}: a run is there already. Continue it with --resume, start over with "
+                "--overwrite, or give another --out."
+            )
+        # A run that was killed early has a lock only; several seeds or trials have folders.
+        known = names & {RECIPE, LOCK} or any(SEVERAL.match(name) for name in names)
+        if names and not known:
+            raise FolderError(f"{self.out}: not empty, and no run. Give another --out.")
 
     def changes(self, flags: Mapping[str, object]) -> list[str]:
         """Return the user's settings as NAME=VALUE; those of --set come last and win."""
@@ -187,6 +235,7 @@ class RunFlags:
             check=not self.no_preflight,
             tensorboard=self.tensorboard,
             threads=self.threads,
+            device=self.device,
         )
 
 
@@ -203,3 +252,53 @@ def answer_of_run(line: str) -> None:
 
 def _is_main() -> bool:
     return os.environ.get("RANK", "0") == "0"
+
+
+def _is_restarted() -> bool:
+    """Whether torchrun has restarted this process, and so repeats the original command."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+
+
+def load_model(name: str, device: str = "auto") -> "Model":
+    """Load a model onto a device; refuse a wrong name or device before torch is imported."""
+    check_device(device)
+    started = time.monotonic()
+    model = load(name)
+    move_model(model, device)
+    seconds = time.monotonic() - started
+    detail(f"model: {model.path}, {describe(model)}, loaded in {seconds:.2f} s")
+    return model
+
+
+def move_model(model: "Model", device: str) -> None:
+    """Move a model to a device; a compiled one stays on the CPU, where its graph runs."""
+    compiled = model.forward is not model.live
+    if compiled and device not in ("auto", "cpu"):
+        raise SettingsError(
+            f"{model.path}: the model is compiled for ONNX Runtime on the CPU, and cannot run on "
+            f"{device}. Use the model that it was compiled from, or --device cpu."
+        )
+    if not compiled:
+        model.network.to(device_of(device))
+
+
+def describe(model: "Model") -> str:
+    """Describe a loaded model in a few words."""
+    from unmask.model.network import count_parameters
+
+    count = count_parameters(model.network)
+    return f"{count:,} parameters on {model.network.table().device}"
+
+
+def print_json(table: Mapping[str, object]) -> None:
+    """Print a result as one JSON object on one line."""
+    answer(json.dumps(table, ensure_ascii=False))
+
+
+def report_recipe(table: Mapping[str, object], prefix: str = "") -> None:
+    """With --verbose, print every setting of a recipe."""
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            report_recipe(value, f"{prefix}{name}.")
+        else:
+            detail(f"setting: {prefix}{name} = {value}")

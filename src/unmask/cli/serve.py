@@ -6,7 +6,10 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.progress import notice
+from unmask.cli import completion, options
+from unmask.cli.checks import check_model, require_optional
+from unmask.cli.progress import detail, notice
+from unmask.system.devices import check_device
 from unmask.system.errors import SettingsError
 
 TOKEN = "UNMASK_TOKEN"  # noqa: S105  the name of the environment variable
@@ -15,7 +18,11 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 def serve(
     models: Annotated[
-        list[str], typer.Argument(help="Model folders or names; NAME=FOLDER sets the served name.")
+        list[str],
+        typer.Argument(
+            help="Model folders or names; NAME=FOLDER sets the served name.",
+            autocompletion=completion.models,
+        ),
     ],
     host: Annotated[
         str, typer.Option(help="Address to listen on; by default, only this machine.")
@@ -38,6 +45,7 @@ def serve(
     ] = None,
     queue: Annotated[int, typer.Option(min=1, help="Texts that may wait in the queue.")] = 256,
     texts: Annotated[int, typer.Option(min=1, help="Texts per request, at most.")] = 32,
+    device: options.Device = "auto",
 ) -> None:
     """Serve models over HTTP, with a web page.
 
@@ -59,26 +67,24 @@ def serve(
     from unmask.server.threads import load, wait_briefly
 
     wait_briefly()  # sets a variable that OpenMP reads once, when torch is imported
-    from unmask.checkpoint.fetch import locate
-
     for folder in folders.values():
-        locate(folder)
+        check_model(folder)
     runs = _run_folders(run or [])
     if texts > queue:
         raise SettingsError(
             f"--texts {texts}: more than the queue holds (--queue {queue}). Raise --queue."
         )
-    try:
-        from unmask.server.app import create_app
-        from unmask.server.server import make_server
-    except ImportError as error:
-        raise SettingsError(
-            f"needs {error.name}, which is not installed. Run: pip install 'unmask[serve]'"
-        ) from None
+    require_optional("unmask serve")
+    check_device(device)
+    from unmask.server.app import create_app
     from unmask.server.guard import LOCAL_HOSTS
     from unmask.server.limits import Limits
+    from unmask.server.server import make_server
 
     loaded = load(folders)
+    for name, model in loaded.items():
+        options.move_model(model, device)
+        detail(f"model: {name}, {model.path}, {options.describe(model)}")
     limits = Limits(queue=queue, texts=texts)
     hosts = (*LOCAL_HOSTS, *(allow_host or []))
     app = create_app(loaded, limits=limits, token=token, hosts=hosts, runs=runs)

@@ -2,20 +2,23 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmask import load
-from unmask.cli import options
+from unmask.cli import completion, options
+from unmask.cli.checks import check_inputs, check_model, check_recipe, require_optional
 from unmask.cli.infer import report_counts, report_truncation, speed_hint_after
 from unmask.cli.progress import answer, notice, progress
-from unmask.system.errors import UserError, plural
+from unmask.system.errors import SettingsError, UserError, plural, unknown_name
 from unmask.system.plugins import known_names
 from unmask.tasks import TASKS
 
-TASK = typer.Argument()
-TASK_OF_FILE = typer.Option()
+if TYPE_CHECKING:
+    from unmask.tasks.check import FileCheck
+
+TASK = typer.Argument(autocompletion=completion.tasks_or_multi)
+TASK_OF_FILE = typer.Option(autocompletion=completion.tasks)
 Label = Annotated[str | None, typer.Option(help="The column with the label.")]
 
 
@@ -33,7 +36,11 @@ def finetune(
     task: Annotated[str, TASK],
     arguments: Annotated[
         list[str],
-        typer.Argument(metavar="MODEL", help="A model folder, or the name of a downloaded model."),
+        typer.Argument(
+            metavar="MODEL",
+            help="A model folder, or the name of a downloaded model.",
+            autocompletion=completion.models,
+        ),
     ],
     *,
     train: Annotated[
@@ -70,9 +77,11 @@ def finetune(
     }
     changes = run.changes(flags)
     run.check()
-    columns, watcher = table.columns(label), table.watcher()  # errors before torch is imported
+    # Errors that need neither torch nor data are raised here, before both.
+    columns, watcher = table.columns(label), table.watcher()
     single_task = table != options.DataFlags() or label is not None or seeds > 1 or trials > 0
     _check_arguments(task, arguments, train, dev, single_task=single_task)
+    _check_before(task, arguments, [*(train or []), *(dev or [])], changes, search=trials > 0)
     from unmask.jobs.inputs.labelled import LabelledFiles
     from unmask.jobs.multi_task import MultiTask
     from unmask.jobs.start import finetune_files
@@ -82,6 +91,7 @@ def finetune(
     console, run_options = options.console_of_run(), run.run_options()
     if task == "multi":
         recipe = compose(MultiTask.scope, arguments[0], changes, console=console)
+        options.report_recipe(MultiTask.scope.table(recipe))
         job = MultiTask(arguments[1])
         summary: dict[str, object] = Run(job, recipe, run.out, console, run_options).go().summary
     else:
@@ -128,6 +138,36 @@ def _check_arguments(
         raise UserError("finetune multi: need a recipe and a model, as in: multi tasks.toml minilm")
 
 
+def _check_before(
+    task: str, arguments: list[str], files: list[Path], changes: list[str], *, search: bool
+) -> None:
+    """Refuse wrong files, names and settings, and missing packages, before torch is imported."""
+    from unmask.jobs.settings_read import FINETUNE, MULTI_TASK
+    from unmask.system.settings import read_toml
+    from unmask.train.compose import known_recipes, recipe_path
+
+    if search:
+        require_optional("--search")
+    check_inputs(files)
+    check_model(arguments[-1])
+    if task == "multi":
+        check_recipe(MULTI_TASK, arguments[0], changes)
+        entries = read_toml(recipe_path(MULTI_TASK.folder, arguments[0])).get("tasks", [])
+        tables = [entry for entry in entries if isinstance(entry, dict)]
+        paths = [entry.get(name) for entry in tables for name in ("train", "dev")]
+        check_inputs([path for path in paths if isinstance(path, str)])
+        return
+    source: str | dict[str, object] = task
+    name = task
+    if task in known_names("task", TASKS) and task not in known_recipes(FINETUNE.folder):
+        source = {"task": {"name": task}}  # a plugin's task has no recipe of its own
+    elif task.endswith(".toml"):
+        name = str(read_toml(Path(task)).get("task", {}).get("name"))
+    check_recipe(FINETUNE, source, changes, known=False)
+    if name == "translate":
+        require_optional("scoring translations")
+
+
 def evaluate(
     model: options.ModelName,
     files: Annotated[
@@ -135,6 +175,8 @@ def evaluate(
     ],
     table: options.DataFlags = options.DataFlags(),
     label: Label = None,
+    device: options.Device = "auto",
+    as_json: options.Json = False,
 ) -> None:
     """Score a fine-tuned model on labelled data.
 
@@ -143,11 +185,17 @@ def evaluate(
     Example: unmask evaluate run/model dev.tsv
     """
     columns, watcher = table.columns(label), table.watcher()
-    loaded = load(model)
+    check_inputs(files)
+    loaded = options.load_model(model, device)
+    if loaded.network.shape.decoder:
+        require_optional("scoring translations")
     from unmask.infer.predict import evaluate_file
 
     scores, detail, _ = evaluate_file(loaded, files, columns, watcher, notice)
     report_truncation(loaded, loaded.limit, hint="")
+    if as_json:
+        options.print_json({"scores": scores, "details": list(detail.table)})
+        return
     for name, value in scores.items():
         answer(f"{name:<16} {value:.4f}")
     for row in detail.table:
@@ -159,16 +207,19 @@ def predict(
     model: options.ModelName,
     file: Annotated[str, typer.Argument(help="Texts or records; - is standard input.")] = "-",
     table: options.DataFlags = options.DataFlags(),
+    device: options.Device = "auto",
+    as_json: options.Json = False,
 ) -> None:
     """Answer each line of a file with a fine-tuned model.
 
-    A line is a text or a JSON object, and each answer is a JSON object. `unmask info MODEL` lists
-    the fields, with an example.
+    A line is a text or a JSON object, and each answer is a JSON object on a line, with or without
+    --json. `unmask info MODEL` lists the fields, with an example.
 
     Example: unmask predict run/model texts.txt
     """
     columns, watcher = table.columns(), table.watcher()
-    loaded = load(model)
+    check_inputs([file])
+    loaded = options.load_model(model, device)
     from unmask.infer.predict import predict_lines
 
     with speed_hint_after(loaded), progress("predicting", "answers") as job:
@@ -188,6 +239,7 @@ def check(
     table: options.TableFlags = options.TableFlags(),
     label: Label = None,
     set_: options.Set = None,
+    as_json: options.Json = False,
 ) -> None:
     """Check a labelled data file for errors.
 
@@ -196,19 +248,31 @@ def check(
 
     Example: unmask check dev.tsv --train train.tsv
     """
+    check_inputs([file, *([train] if train else [])])
+    if task is not None and task not in known_names("task", TASKS):
+        raise SettingsError(unknown_name("task", task, known_names("task", TASKS)))
+    columns = table.columns(label)
     from unmask.system.settings import apply_overrides
     from unmask.tasks.check import examine
 
-    columns = table.columns(label)
     settings = apply_overrides({}, set_ or []).get("task", {})
     report = examine(file, task=task, columns=columns, train=train, settings=settings)
+    if as_json:
+        table_of_findings = {"facts": report.facts, "warnings": report.warnings}
+        options.print_json({"file": str(file), **table_of_findings, "faults": report.faults})
+    else:
+        _print_report(file, report)
+    if report.faults:
+        count = len(report.faults)
+        raise UserError(f"{file}: {count:,} {plural('fault', count)}, listed above. Fix them.")
+
+
+def _print_report(file: Path, report: "FileCheck") -> None:
     for fact in report.facts:
         answer(f"{file}: {fact}")
     for warning in report.warnings:
         answer(f"warning: {warning}")
     for fault in report.faults:
         answer(f"fault: {fault}")
-    if report.faults:
-        count = len(report.faults)
-        raise UserError(f"{file}: {count:,} {plural('fault', count)}, listed above. Fix them.")
-    answer("no faults")
+    if not report.faults:
+        answer("no faults")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmask.cli import options
+from unmask.cli import completion, options
+from unmask.cli.checks import check_inputs
 from unmask.cli.help import COMMON_FLAGS
 from unmask.cli.progress import answer, notice, progress, terminal
 from unmask.system.disk import check_output_folder
@@ -23,13 +24,16 @@ vocab = typer.Typer(
 
 
 def tokenize(
-    model: Annotated[str, typer.Argument(help="A model, or a vocabulary folder.")],
+    model: Annotated[
+        str,
+        typer.Argument(help="A model, or a vocabulary folder.", autocompletion=completion.models),
+    ],
     texts: Annotated[
         list[str] | None, typer.Argument(help="Texts; without them, the lines of standard input.")
     ] = None,
     pair: Annotated[bool, typer.Option(help="Encode the two texts as one pair.")] = False,
     limit: Annotated[int | None, typer.Option(min=3, help="Maximum number of tokens.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per text.")] = False,
 ) -> None:
     """Show the tokens of texts with ids, segments and offsets.
 
@@ -78,7 +82,11 @@ def vocab_learn(
     size: Annotated[int, typer.Option(help="Vocabulary size.")],
     out: options.NewFolder,
     criterion: Annotated[
-        str, typer.Option(help="How tokens are chosen: frequency or likelihood.")
+        str,
+        typer.Option(
+            help="How tokens are chosen: frequency or likelihood.",
+            autocompletion=completion.choices(*CRITERIA),
+        ),
     ] = "frequency",
     cased: Annotated[bool, typer.Option("--cased", help="Keep capitals and accents.")] = False,
     coverage: Annotated[
@@ -86,6 +94,7 @@ def vocab_learn(
     ] = 0.9999,
     column: options.Column = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that count words.")] = 1,
+    as_json: options.Json = False,
 ) -> None:
     """Learn a WordPiece vocabulary from text files.
 
@@ -98,6 +107,7 @@ def vocab_learn(
     if criterion not in CRITERIA:
         raise SettingsError(unknown_name("criterion", criterion, CRITERIA))
     check_output_folder(out, renamed=True)
+    check_inputs(files)
     for file in files:
         read_texts(file, column=column)  # refuses a wrong path before numpy is imported
     from unmask.checkpoint.vocabulary import learn_folder
@@ -119,6 +129,9 @@ def vocab_learn(
         )
     if result.tokens < size:
         notice(f"the text supports a vocabulary of only {result.tokens:,} tokens")
+    if as_json:
+        options.print_json({"folder": str(out), **vars(result)})
+        return
     print(f"tokens              {result.tokens:>14,}")
     print(f"words               {result.words:>14,}   {result.distinct_words:,} distinct")
     print(f"characters covered  {result.characters_spelled:>14.4%}")

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmask import load
-from unmask.cli import options
+from unmask.cli import completion, options
+from unmask.cli.checks import check_inputs, check_model, check_recipe, require_optional
 from unmask.cli.help import COMMON_FLAGS
 from unmask.cli.progress import answer, notice, progress
-from unmask.system.errors import SettingsError, plural
+from unmask.system.devices import check_device
+from unmask.system.errors import FolderError, SettingsError, plural
 
 if TYPE_CHECKING:
     from unmask.model.config import SearchSettings
@@ -46,10 +47,17 @@ def train(
     ] = None,
     dev: Annotated[Paths, typer.Option(help="Held-out pairs to score on, likewise.")] = None,
     recipe: Annotated[
-        str, typer.Option(help="lstm, gru, attention, transformer, or a TOML file.")
+        str,
+        typer.Option(
+            help="lstm, gru, attention, transformer, or a TOML file.",
+            autocompletion=completion.translation_recipes,
+        ),
     ] = "transformer",
     model: Annotated[
-        str | None, typer.Option(help="A BERT model to start the encoder from.")
+        str | None,
+        typer.Option(
+            help="A BERT model to start the encoder from.", autocompletion=completion.models
+        ),
     ] = None,
     vocabulary: Annotated[
         Path | None, typer.Option(help="A vocabulary folder, instead of a new vocabulary.")
@@ -63,6 +71,9 @@ def train(
         float | None, typer.Option(help="Time limit in minutes, instead of epochs.")
     ] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Batch size, in pairs.")] = None,
+    max_length: Annotated[
+        int | None, typer.Option(min=8, help="Maximum length of a text, in tokens.")
+    ] = None,
     run: options.RunFlags,
 ) -> None:
     """Train a translation model on pairs of texts.
@@ -73,26 +84,37 @@ def train(
     Example: unmask translate train pairs --from de --to en --out translator
     """
     flags = {"schedule.epochs": epochs, "schedule.minutes": minutes, "loop.batch_size": batch_size}
+    flags |= {"tokenizer.max_length": max_length}
     changes = run.changes(flags)
     # The BERT has a vocabulary of its own, which the target language cannot share.
     if model is not None and not any(".joint" in change for change in changes):
         changes.append("tokenizer.joint=false")
     run.check()
+    columns, watcher = table.columns(), table.watcher()
     from unmask.data.labelled.parallel_files import PairFiles
+    from unmask.jobs.settings_read import TRANSLATE
 
-    # Errors in paths are raised here, before torch is imported.
+    # Errors in files, names and settings are raised here, before torch is imported.
     training_files, dev_files = PairFiles(folder, source, target, train or [], dev or []).paths()
+    check_inputs([*training_files, *dev_files])
+    if model is not None:
+        check_model(model)
+    for vocabulary_folder in (vocabulary, target_vocabulary):
+        if vocabulary_folder is not None and not vocabulary_folder.is_dir():
+            raise FolderError(f"{vocabulary_folder}: no such folder. Check the path.")
+    check_recipe(TRANSLATE, recipe, changes)
+    require_optional("scoring translations")
     from unmask.jobs.finetune import Finetune
     from unmask.jobs.inputs.labelled import LabelledFiles
     from unmask.jobs.inputs.vocabularies import GivenVocabularies
-    from unmask.jobs.settings_read import TRANSLATE
     from unmask.train.compose import compose
     from unmask.train.run import Run
 
     console = options.console_of_run()
-    files = LabelledFiles(training_files, dev_files, table.columns(), table.watcher())
+    files = LabelledFiles(training_files, dev_files, columns, watcher)
     job = Finetune(model, files, GivenVocabularies(vocabulary, target_vocabulary), scope=TRANSLATE)
     composed = compose(TRANSLATE, recipe, changes, console=console)
+    options.report_recipe(TRANSLATE.table(composed))
     summary = Run(job, composed, run.out, console, run.run_options()).go().summary
     options.answer_of_run(json.dumps(summary))
 
@@ -118,7 +140,8 @@ def run(
         float, typer.Option(help="Sample from the most likely tokens with this total probability.")
     ] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Random seed for sampling.")] = 0,
-    scores: Annotated[
+    device: options.Device = "auto",
+    as_json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object per line, with the score.")
     ] = False,
     split: Annotated[bool, typer.Option(help="Translate a text that is too long in parts.")] = True,
@@ -134,13 +157,14 @@ def run(
     settings = _settings(search)
     from unmask.data.labelled.parallel import read_sources
 
+    check_inputs([file])
     sources = read_sources(file)
-    loaded = load(model).translator
+    loaded = options.load_model(model, device).translator
     with progress("translating", "texts") as job:
         texts = (pair.source for pair in sources)
         for translation in loaded.translate(texts, settings, split=split):
             table = {"text": translation.text, "score": translation.score}
-            line = json.dumps(table, ensure_ascii=False) if scores else translation.text
+            line = json.dumps(table, ensure_ascii=False) if as_json else translation.text
             answer(line)
             job.advance()
     _report_splits(loaded.limit, loaded.split_texts)
@@ -155,6 +179,8 @@ def evaluate(
     out: Annotated[
         Path | None, typer.Option(help="Write the translations to this file, one per line.")
     ] = None,
+    device: options.Device = "auto",
+    as_json: options.Json = False,
 ) -> None:
     """Score a translation model: BLEU, chrF, loss, perplexity.
 
@@ -167,26 +193,33 @@ def evaluate(
 
     if out is not None:
         check_output_file(out)
-    loaded = load(model)
+    columns, watcher = table.columns(), table.watcher()
+    check_inputs(files)
+    require_optional("scoring translations")
+    loaded = options.load_model(model, device)
     from unmask.infer.predict import evaluate_file
     from unmask.tasks.translate import Translate, TranslateSettings, metrics
 
-    scored = metrics()  # fails at once if sacrebleu is not installed
+    scored = metrics()
     task = Translate(TranslateSettings(search=settings))
-    columns, watcher = table.columns(), table.watcher()
     values, _, translations = evaluate_file(loaded, files, columns, watcher, notice, task)
     _report_splits(loaded.limit, task.split_texts)
     if out is not None:
         write_file(
             out, "".join(f"{translation.text}\n" for translation in translations).encode("utf-8")
         )
+    signatures = []
+    for _, metric in scored:
+        # A signature needs a call with references.
+        metric.corpus_score([translations[0].text], [[""]])
+        signatures.append(str(metric.get_signature()))
+    if as_json:
+        options.print_json({"scores": values, "signatures": signatures})
+        return
     for name, value in values.items():
         answer(f"{name:<12} {value:.2f}")
-    for _, metric in scored:
-        metric.corpus_score(
-            [translations[0].text], [[""]]
-        )  # a signature needs a call with references
-        answer(f"signature    {metric.get_signature()}")
+    for signature in signatures:
+        answer(f"signature    {signature}")
 
 
 def compare(
@@ -194,6 +227,8 @@ def compare(
     threads: Annotated[
         int | None, typer.Option(min=1, help="CPU threads; all cores by default.")
     ] = None,
+    device: options.Device = "auto",
+    as_json: options.Json = False,
 ) -> None:
     """Train several variants and plot their curves.
 
@@ -201,19 +236,33 @@ def compare(
 
     Example: unmask translate compare compare.toml
     """
-    from unmask.jobs.compare import FIGURE, read_comparison
-    from unmask.jobs.compare import compare as run_all
+    from unmask.jobs.comparison import check_folders, read_comparison
+    from unmask.jobs.settings_read import TRANSLATE
 
     comparison = read_comparison(recipe)
+    check_folders(comparison)
+    training_files, dev_files = comparison.files.paths()
+    check_inputs([*training_files, *dev_files])
+    for variant in comparison.variants:
+        check_recipe(TRANSLATE, variant.recipe, [*comparison.set, *variant.set])
+    require_optional("scoring translations")
+    check_device(device)
+    from unmask.jobs.compare import FIGURE
+    from unmask.jobs.compare import compare as run_all
+
     console = options.console_of_run()
-    rows = run_all(comparison, console, threads=threads)
+    rows = run_all(comparison, console, threads=threads, device=device)
+    figure = Path(comparison.out) / FIGURE
+    if as_json:
+        options.print_json({"variants": [vars(row) for row in rows], "figure": str(figure)})
+        return
     print(f"{'':<24}{'bleu':>8}{'chrf':>8}{'perplexity':>12}{'minutes':>9}")
     for row in rows:
         print(
             f"{row.variant:<24}{row.bleu:>8.2f}{row.chrf:>8.2f}{row.perplexity:>12.2f}"
             f"{row.minutes:>9.1f}"
         )
-    notice(f"the curves are in {Path(comparison.out) / FIGURE}")
+    notice(f"the curves are in {figure}")
 
 
 def look(
@@ -223,6 +272,8 @@ def look(
     target: Annotated[
         str | None, typer.Option(help="A translation to align; by default, the model's own.")
     ] = None,
+    device: options.Device = "auto",
+    as_json: options.Json = False,
 ) -> None:
     """Draw which source words each target word attended to.
 
@@ -235,11 +286,15 @@ def look(
     if out.suffix != ".svg":
         raise SettingsError(f"--out {out}: unknown ending '{out.suffix}'; need .svg.")
     check_output_file(out)
-    loaded = load(model).translator
+    loaded = options.load_model(model, device).translator
     from unmask.inspect.alignment import alignment_svg
 
     alignment = loaded.looked(text, target)
     write_file(out, alignment_svg(alignment).encode("utf-8"))
+    if as_json:
+        table = {"file": str(out), "source": alignment.source, "target": alignment.target[:-1]}
+        options.print_json(table)
+        return
     print(" ".join(alignment.target[:-1]))
     notice(f"written to {out}: open it in a browser")
 
