@@ -287,7 +287,9 @@ def _from_hub(name: str, target: Path, say: Callable[[str], None]) -> None:
             _keep(Path(snapshot), target, {"source": HUB + name, "commit": commit})
     except UserError:
         raise
-    except (OSError, ValueError) as error:  # covers all exceptions of the hub's client
+    except Exception as error:
+        # Without a connection, the hub's client lets errors of its HTTP library through. Which
+        # library that is depends on its version, and their errors share no class below Exception.
         reason = (str(error).strip() or repr(error)).splitlines()[0]
         raise FetchError(
             f"hf:{name}: could not be fetched: {reason[:300]} Check the name and the network."

@@ -1,6 +1,7 @@
 """Verbs for model folders: get, info, convert, export, compile."""
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,7 +9,7 @@ import typer
 
 from unmask.cli import completion, options
 from unmask.cli.checks import check_inputs, check_model, require_optional
-from unmask.cli.progress import answer, notice
+from unmask.cli.progress import answer, notice, terminal
 from unmask.system.disk import check_output_folder
 from unmask.system.errors import UserError
 
@@ -42,6 +43,8 @@ def get(
         check_output_folder(out, renamed=True)
     if name.startswith("hf:"):
         require_optional("unmask get hf:NAME")
+        if terminal.quiet:  # the hub's client has progress bars of its own
+            os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     folder = fetch(name, out, say=notice)
     if as_json:
         options.print_json({"name": name, "folder": str(folder)})
