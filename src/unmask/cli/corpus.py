@@ -15,39 +15,44 @@ from unmask.system.errors import SettingsError, unknown_name
 ENGINES = ("processes", "ray")
 
 
+TokenizerOption = Annotated[
+    str, typer.Option(help="A vocabulary folder, or a model.", autocompletion=completion.models)
+]
+OutOption = Annotated[
+    Path, typer.Option(help="The corpus folder: new, or an unfinished one to continue.")
+]
+LinesOption = Annotated[
+    str, typer.Option(help="What a line of a .txt file is: sentences, documents or auto.")
+]
+WordsOption = Annotated[
+    str, typer.Option(help="Words for whole-word masking: pieces, or spaces (already split).")
+]
+OnBadOption = Annotated[
+    str,
+    typer.Option(help="What to do with a bad record: stop, or skip and list it in skipped.jsonl."),
+]
+WorkersOption = Annotated[int | None, typer.Option(min=1, help="Processes; all cores by default.")]
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        help="processes, or ray (pip install 'unmask[ray]').",
+        autocompletion=completion.choices(*ENGINES),
+    ),
+]
+
+
 def prepare(
     files: options.TextFiles,
-    tokenizer: Annotated[
-        str, typer.Option(help="A vocabulary folder, or a model.", autocompletion=completion.models)
-    ],
-    out: Annotated[
-        Path, typer.Option(help="The corpus folder: new, or an unfinished one to continue.")
-    ],
+    tokenizer: TokenizerOption,
+    out: OutOption,
     column: options.Column = None,
-    lines: Annotated[
-        str, typer.Option(help="What a line of a .txt file is: sentences, documents or auto.")
-    ] = "auto",
-    words: Annotated[
-        str, typer.Option(help="Words for whole-word masking: pieces, or spaces (already split).")
-    ] = "pieces",
-    on_bad: Annotated[
-        str,
-        typer.Option(
-            help="What to do with a bad record: stop, or skip and list it in skipped.jsonl."
-        ),
-    ] = "stop",
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes; all cores by default.")
-    ] = None,
+    lines: LinesOption = "auto",
+    words: WordsOption = "pieces",
+    on_bad: OnBadOption = "stop",
+    workers: WorkersOption = None,
     task_id: Annotated[int, typer.Option(min=0, help="The number of this task, from 0.")] = 0,
     num_tasks: Annotated[int, typer.Option(min=1, help="Number of tasks that share the work.")] = 1,
-    engine: Annotated[
-        str,
-        typer.Option(
-            help="processes, or ray (pip install 'unmask[ray]').",
-            autocompletion=completion.choices(*ENGINES),
-        ),
-    ] = "processes",
+    engine: EngineOption = "processes",
     as_json: options.Json = False,
 ) -> None:
     """Turn text files into a corpus for pre-training.
@@ -63,15 +68,8 @@ def prepare(
     from unmask.data.read.lines import file_format
     from unmask.system.settings import validate
 
-    if engine not in ENGINES:
-        raise SettingsError(unknown_name("engine", engine, ENGINES))
-    if engine == "ray" and (task_id or workers):
-        raise SettingsError(
-            "--engine ray: Ray schedules the work itself. Leave out --task-id and --workers."
-        )
+    _check_engine(engine, divided=bool(task_id or workers))
     table = {"column": column, "lines": lines, "words": words, "on_bad": on_bad}
-    if engine == "ray":
-        require_optional("--engine ray")
     settings = validate(PrepareSettings, table, where="prepare")
     check_corpus_folder(out)
     check_inputs(files)
@@ -98,12 +96,23 @@ def prepare(
             )
     if as_json:
         options.print_json(_result(manifest, out))
-        return
-    if manifest is None:
+    elif manifest is None:
         print(f"task {task_id} of {num_tasks} is done; other tasks still have shards to write")
-        return
-    show(manifest)
-    print(f"written to {out}")
+    else:
+        show(manifest)
+        print(f"written to {out}")
+
+
+def _check_engine(engine: str, *, divided: bool) -> None:
+    """Refuse an unknown engine, and Ray where it is missing or the work is divided by hand."""
+    if engine not in ENGINES:
+        raise SettingsError(unknown_name("engine", engine, ENGINES))
+    if engine == "ray" and divided:
+        raise SettingsError(
+            "--engine ray: Ray schedules the work itself. Leave out --task-id and --workers."
+        )
+    if engine == "ray":
+        require_optional("--engine ray")
 
 
 def _result(manifest: dict[str, Any] | None, out: Path) -> dict[str, object]:

@@ -65,10 +65,7 @@ def run_demo(
     say: Say = Console().say,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Run the demo in a new folder, and return its result.
-
-    Numbered, timed steps are printed with `say`, progress on `console`.
-    """
+    """Run the demo in a new folder, print its steps with `say`, and return its result."""
     size = FAST if fast else FULL
     started = step_started = time.perf_counter()
     finished: list[tuple[str, float, str]] = []

@@ -25,24 +25,30 @@ LONG = 20.0  # seconds after which a faster way is suggested
 Truncate = Annotated[bool, typer.Option(help="Truncate texts that are too long, or refuse them.")]
 
 
+FileArgument = Annotated[
+    str, typer.Argument(help="Texts: .txt .jsonl .csv .tsv .parquet; - is stdin.")
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(help="A .npy, .parquet or .jsonl file; without it, JSONL on standard output."),
+]
+PoolOption = Annotated[
+    str,
+    typer.Option(
+        help="Pooling: mean (of all tokens) or cls.", autocompletion=completion.choices(*POOLS)
+    ),
+]
+LayerOption = Annotated[
+    str, typer.Option(help="0 is the embeddings, -1 the last layer; last4 concatenates four.")
+]
+
+
 def embed(
     model: options.ModelName,
-    file: Annotated[
-        str, typer.Argument(help="Texts: .txt .jsonl .csv .tsv .parquet; - is stdin.")
-    ] = "-",
-    out: Annotated[
-        Path | None,
-        typer.Option(help="A .npy, .parquet or .jsonl file; without it, JSONL on standard output."),
-    ] = None,
-    pool: Annotated[
-        str,
-        typer.Option(
-            help="Pooling: mean (of all tokens) or cls.", autocompletion=completion.choices(*POOLS)
-        ),
-    ] = "mean",
-    layer: Annotated[
-        str, typer.Option(help="0 is the embeddings, -1 the last layer; last4 concatenates four.")
-    ] = "-1",
+    file: FileArgument = "-",
+    out: OutOption = None,
+    pool: PoolOption = "mean",
+    layer: LayerOption = "-1",
     normalize: Annotated[bool, typer.Option(help="Scale every vector to length 1.")] = True,
     column: options.Column = None,
     truncate: Truncate = True,

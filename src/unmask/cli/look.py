@@ -16,31 +16,33 @@ from unmask.system.errors import SettingsError
 TEXTS = 200  # texts for the head statistics
 
 
+BesideOption = Annotated[
+    str | None,
+    typer.Option(help="A second model, shown beside the first.", autocompletion=completion.models),
+]
+MuteOption = Annotated[
+    list[str] | None, typer.Option(help="Ablate a head, given as LAYER.HEAD; repeatable.")
+]
+TextsOption = Annotated[
+    str | None,
+    typer.Option(help="Texts for the head statistics; by default, Python's documentation."),
+]
+IntegratedOption = Annotated[
+    bool,
+    typer.Option("--integrated", help="Add integrated gradients (pip install 'unmask[explain]')."),
+]
+
+
 def look(
     model: options.ModelName,
     text: Annotated[str, typer.Argument(help="The text that the model reads.")],
     second: Annotated[str | None, typer.Argument(help="A second text, for a pair.")] = None,
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("look.html"),
-    beside: Annotated[
-        str | None,
-        typer.Option(
-            help="A second model, shown beside the first.", autocompletion=completion.models
-        ),
-    ] = None,
-    mute: Annotated[
-        list[str] | None, typer.Option(help="Ablate a head, given as LAYER.HEAD; repeatable.")
-    ] = None,
+    beside: BesideOption = None,
+    mute: MuteOption = None,
     start: Annotated[int, typer.Option(min=0, help="The first token to show.")] = 0,
-    texts: Annotated[
-        str | None,
-        typer.Option(help="Texts for the head statistics; by default, Python's documentation."),
-    ] = None,
-    integrated: Annotated[
-        bool,
-        typer.Option(
-            "--integrated", help="Add integrated gradients (pip install 'unmask[explain]')."
-        ),
-    ] = False,
+    texts: TextsOption = None,
+    integrated: IntegratedOption = False,
     device: options.Device = "auto",
     as_json: options.Json = False,
 ) -> None:
@@ -61,17 +63,10 @@ def look(
     if integrated:
         require_optional("--integrated")
     check_device(device)
-    from unmask.data.read.docstrings import read_library
-    from unmask.data.read.texts import read_texts
     from unmask.inspect.attribution import head_statistics
     from unmask.inspect.html import payload, self_contained
 
-    if texts is None:
-        samples = [p for m in read_library("python", limit=TEXTS * 1000) for p in m.paragraphs][
-            :TEXTS
-        ]
-    else:
-        samples = [record.text for record in islice(read_texts(texts), TEXTS)]
+    samples = _samples(texts)
     payloads = []
     for name in names:
         loaded = options.load_model(name, device)
@@ -95,6 +90,18 @@ def look(
         options.print_json({"file": str(out)})
     else:
         print(f"written to {out}: open it in a browser")
+
+
+def _samples(file: str | None) -> list[str]:
+    """Read the first texts of a file; without one, paragraphs of Python's documentation."""
+    from unmask.data.read.docstrings import read_library
+    from unmask.data.read.texts import read_texts
+
+    if file is not None:
+        return [record.text for record in islice(read_texts(file), TEXTS)]
+    modules = read_library("python", limit=TEXTS * 1000)
+    paragraphs = (paragraph for module in modules for paragraph in module.paragraphs)
+    return list(islice(paragraphs, TEXTS))
 
 
 def _heads(names: list[str]) -> dict[int, list[int]]:

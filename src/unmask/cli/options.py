@@ -19,7 +19,7 @@ import typer
 
 from unmask import load
 from unmask.cli import completion
-from unmask.cli.checks import require_optional
+from unmask.cli.checks import check_model, require_optional
 from unmask.cli.progress import answer, detail, terminal
 from unmask.system.console import Console
 from unmask.system.devices import DEVICES, check_device, device_of
@@ -262,6 +262,7 @@ def _is_restarted() -> bool:
 def load_model(name: str, device: str = "auto") -> "Model":
     """Load a model onto a device; refuse a wrong name or device before torch is imported."""
     check_device(device)
+    check_model(name)
     started = time.monotonic()
     model = load(name)
     move_model(model, device)

@@ -16,33 +16,42 @@ TOKEN = "UNMASK_TOKEN"  # noqa: S105  the name of the environment variable
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
+ModelsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        help="Model folders or names; NAME=FOLDER sets the served name.",
+        autocompletion=completion.models,
+    ),
+]
+HostOption = Annotated[
+    str, typer.Option(help="Address to listen on; by default, only this machine.")
+]
+PortOption = Annotated[
+    int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is any free one.")
+]
+TokenOption = Annotated[
+    str | None, typer.Option(help=f"Token that clients must send; also read from {TOKEN}.")
+]
+InsecureOption = Annotated[
+    bool, typer.Option("--insecure", help="Allow other machines without a token.")
+]
+AllowHostOption = Annotated[
+    list[str] | None, typer.Option(help="A host name that clients may use; repeatable.")
+]
+RunOption = Annotated[
+    list[Path] | None,
+    typer.Option(help="A run folder whose curves the page shows; repeatable."),
+]
+
+
 def serve(
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            help="Model folders or names; NAME=FOLDER sets the served name.",
-            autocompletion=completion.models,
-        ),
-    ],
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; by default, only this machine.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is any free one.")
-    ] = 8000,
-    token: Annotated[
-        str | None, typer.Option(help=f"Token that clients must send; also read from {TOKEN}.")
-    ] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Allow other machines without a token.")
-    ] = False,
-    allow_host: Annotated[
-        list[str] | None, typer.Option(help="A host name that clients may use; repeatable.")
-    ] = None,
-    run: Annotated[
-        list[Path] | None,
-        typer.Option(help="A run folder whose curves the page shows; repeatable."),
-    ] = None,
+    models: ModelsArgument,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8000,
+    token: TokenOption = None,
+    insecure: InsecureOption = False,
+    allow_host: AllowHostOption = None,
+    run: RunOption = None,
     queue: Annotated[int, typer.Option(min=1, help="Texts that may wait in the queue.")] = 256,
     texts: Annotated[int, typer.Option(min=1, help="Texts per request, at most.")] = 32,
     device: options.Device = "auto",

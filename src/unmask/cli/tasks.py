@@ -32,36 +32,44 @@ def name_tasks() -> None:
 name_tasks()
 
 
+ModelArguments = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="MODEL",
+        help="A model folder, or the name of a downloaded model.",
+        autocompletion=completion.models,
+    ),
+]
+TrainOption = Annotated[
+    list[Path] | None, typer.Option(help="Training data; repeatable for several files.")
+]
+DevOption = Annotated[
+    list[Path] | None, typer.Option(help="Held-out data to score on; repeatable.")
+]
+MaxLengthOption = Annotated[
+    int | None, typer.Option(min=8, help="Maximum length of a text, in tokens.")
+]
+SeedsOption = Annotated[
+    int, typer.Option(min=1, help="Number of runs, each with a seed of its own.")
+]
+TrialsOption = Annotated[
+    int, typer.Option("--search", min=0, help="Number of hyper-parameter trials.")
+]
+
+
 def finetune(
     task: Annotated[str, TASK],
-    arguments: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="MODEL",
-            help="A model folder, or the name of a downloaded model.",
-            autocompletion=completion.models,
-        ),
-    ],
+    arguments: ModelArguments,
     *,
-    train: Annotated[
-        list[Path] | None, typer.Option(help="Training data; repeatable for several files.")
-    ] = None,
-    dev: Annotated[
-        list[Path] | None, typer.Option(help="Held-out data to score on; repeatable.")
-    ] = None,
+    train: TrainOption = None,
+    dev: DevOption = None,
     table: options.DataFlags,
     label: Label = None,
     epochs: options.Epochs = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Batch size, in examples.")] = None,
-    max_length: Annotated[
-        int | None, typer.Option(min=8, help="Maximum length of a text, in tokens.")
-    ] = None,
-    seeds: Annotated[
-        int, typer.Option(min=1, help="Number of runs, each with a seed of its own.")
-    ] = 1,
-    trials: Annotated[
-        int, typer.Option("--search", min=0, help="Number of hyper-parameter trials.")
-    ] = 0,
+    max_length: MaxLengthOption = None,
+    seeds: SeedsOption = 1,
+    trials: TrialsOption = 0,
     run: options.RunFlags,
 ) -> None:
     """Fine-tune a model on labelled data.

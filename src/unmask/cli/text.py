@@ -77,21 +77,25 @@ def _stdin() -> Iterator[str]:
     return (record.text for record in refuse_empty("standard input", read_texts("-")))
 
 
+CriterionOption = Annotated[
+    str,
+    typer.Option(
+        help="How tokens are chosen: frequency or likelihood.",
+        autocompletion=completion.choices(*CRITERIA),
+    ),
+]
+CoverageOption = Annotated[
+    float, typer.Option(help="Share of the characters in the text to cover.")
+]
+
+
 def vocab_learn(
     files: options.TextFiles,
     size: Annotated[int, typer.Option(help="Vocabulary size.")],
     out: options.NewFolder,
-    criterion: Annotated[
-        str,
-        typer.Option(
-            help="How tokens are chosen: frequency or likelihood.",
-            autocompletion=completion.choices(*CRITERIA),
-        ),
-    ] = "frequency",
+    criterion: CriterionOption = "frequency",
     cased: Annotated[bool, typer.Option("--cased", help="Keep capitals and accents.")] = False,
-    coverage: Annotated[
-        float, typer.Option(help="Share of the characters in the text to cover.")
-    ] = 0.9999,
+    coverage: CoverageOption = 0.9999,
     column: options.Column = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that count words.")] = 1,
     as_json: options.Json = False,

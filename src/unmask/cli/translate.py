@@ -37,43 +37,50 @@ verbs = typer.Typer(
 )
 
 
+TrainOption = Annotated[
+    Paths, typer.Option(help="Training pairs: a table; or given twice, two parallel files.")
+]
+RecipeOption = Annotated[
+    str,
+    typer.Option(
+        help="lstm, gru, attention, transformer, or a TOML file.",
+        autocompletion=completion.translation_recipes,
+    ),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(help="A BERT model to start the encoder from.", autocompletion=completion.models),
+]
+VocabularyOption = Annotated[
+    Path | None, typer.Option(help="A vocabulary folder, instead of a new vocabulary.")
+]
+TargetVocabularyOption = Annotated[
+    Path | None, typer.Option(help="A vocabulary folder for the target language alone.")
+]
+MinutesOption = Annotated[
+    float | None, typer.Option(help="Time limit in minutes, instead of epochs.")
+]
+MaxLengthOption = Annotated[
+    int | None, typer.Option(min=8, help="Maximum length of a text, in tokens.")
+]
+
+
 def train(
     folder: Folder = None,
     *,
     source: Source = None,
     target: Target = None,
-    train: Annotated[
-        Paths, typer.Option(help="Training pairs: a table; or given twice, two parallel files.")
-    ] = None,
+    train: TrainOption = None,
     dev: Annotated[Paths, typer.Option(help="Held-out pairs to score on, likewise.")] = None,
-    recipe: Annotated[
-        str,
-        typer.Option(
-            help="lstm, gru, attention, transformer, or a TOML file.",
-            autocompletion=completion.translation_recipes,
-        ),
-    ] = "transformer",
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="A BERT model to start the encoder from.", autocompletion=completion.models
-        ),
-    ] = None,
-    vocabulary: Annotated[
-        Path | None, typer.Option(help="A vocabulary folder, instead of a new vocabulary.")
-    ] = None,
-    target_vocabulary: Annotated[
-        Path | None, typer.Option(help="A vocabulary folder for the target language alone.")
-    ] = None,
+    recipe: RecipeOption = "transformer",
+    model: ModelOption = None,
+    vocabulary: VocabularyOption = None,
+    target_vocabulary: TargetVocabularyOption = None,
     table: options.DataFlags,
     epochs: options.Epochs = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="Time limit in minutes, instead of epochs.")
-    ] = None,
+    minutes: MinutesOption = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Batch size, in pairs.")] = None,
-    max_length: Annotated[
-        int | None, typer.Option(min=8, help="Maximum length of a text, in tokens.")
-    ] = None,
+    max_length: MaxLengthOption = None,
     run: options.RunFlags,
 ) -> None:
     """Train a translation model on pairs of texts.
