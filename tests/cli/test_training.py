@@ -39,7 +39,7 @@ MISTAKES = {
     ),
     "two lengths": (
         ["CORPUS", "--out", "RUN", "--steps", "5", "--minutes", "1"],
-        r"--steps and --minutes: a run has one length\. Give one of them",
+        r"--steps and --minutes both set the length of the run\. Give one of them",
     ),
     "three arguments": (["a", "b", "CORPUS", "--out", "RUN"], r"3 arguments; need a corpus, or a"),
     "no folder": (["CORPUS"], r"[Mm]issing option '--out'"),

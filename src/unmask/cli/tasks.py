@@ -9,7 +9,7 @@ import typer
 from unmask.cli import completion, options
 from unmask.cli.checks import check_inputs, check_model, check_recipe, require_optional
 from unmask.cli.infer import report_counts, report_truncation, speed_hint_after
-from unmask.cli.progress import answer, notice, progress
+from unmask.cli.progress import answer, notice, progress, terminal
 from unmask.system.errors import SettingsError, UserError, plural, unknown_name
 from unmask.system.plugins import known_names
 from unmask.tasks import TASKS
@@ -103,6 +103,7 @@ def finetune(
         job = MultiTask(arguments[1])
         summary: dict[str, object] = Run(job, recipe, run.out, console, run_options).go().summary
     else:
+        _report_recipe(task, changes)
         files = LabelledFiles(train or [], dev or [], columns, watcher)
         summary = finetune_files(
             task,
@@ -116,6 +117,16 @@ def finetune(
             trials=trials,
         )
     options.answer_of_run(json.dumps(summary))
+
+
+def _report_recipe(task: str, changes: list[str]) -> None:
+    """With --verbose, print the settings of a fine-tuning. Imports torch."""
+    if terminal.verbose:
+        from unmask.jobs.settings_read import task_recipe
+        from unmask.train.compose import compose
+
+        scope, source = task_recipe(task)
+        options.report_recipe(scope.table(compose(scope, source, changes)))
 
 
 def _check_arguments(
