@@ -96,6 +96,8 @@ def locate(model: str | Path) -> Path:
 
 def _hint(name: str) -> str:
     """Suggest what a name of a model may have meant: a model, one of the hub, or a path."""
+    if name.startswith(HUB):  # and it is no name that a repository can have
+        return unknown_name("model", name, [*PACKAGED, HUB + "NAME"])
     in_hub = f"If it is a model of the Hugging Face hub, run: unmask get {HUB}{name}"
     if any(mark in name for mark in ("/", os.sep)) or name[:1] == ".":
         # ORGANISATION/NAME of the hub looks like a path; a path usually has folders that exist.
