@@ -21,7 +21,7 @@ def test_quiet_prints_the_result_alone(unmask, tiny, flag, place):
 
 
 def test_quiet_keeps_errors(unmask, tiny):
-    assert "no [MASK] in it" in said(unmask("fill", tiny, "a text", "--quiet"))
+    assert "contains no [MASK]" in said(unmask("fill", tiny, "a text", "--quiet"))
 
 
 def test_quiet_shows_no_progress(unmask, tiny, tmp_path):

@@ -1,4 +1,4 @@
-"""Devices by name. There is no GPU here: torch is told what to report."""
+"""Devices by name. These tests need no GPU: they replace what torch reports."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from unmask.train.optim.precision import choose_precision
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A machine with so many CUDA GPUs, and perhaps that of a Mac."""
+    """A machine with a number of CUDA GPUs, and optionally the GPU of a Mac."""
 
     def pretend(gpus, *, mps=False):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)

@@ -195,7 +195,7 @@ def _facts(model: str) -> dict[str, Any]:
 
     folder = load_folder(locate(model))
     config, shape = folder.network.config, folder.network.shape
-    # Settings that have no effect on this model are left out.
+    # Settings that have no effect on this model are skipped.
     unread = {name for name, schemes in READ_BY_SCHEME.items() if config.positions not in schemes}
     settings = config.model_dump(mode="json", exclude=unread, exclude_none=True)
     labels = shape.labels and {"head": shape.labels.on, "names": list(shape.labels.names)}

@@ -210,13 +210,15 @@ class RunFlags:
         names = {path.name for path in self.out.iterdir()} if self.out.is_dir() else set()
         if RECIPE in names and not (self.resume or self.overwrite or _is_restarted()):
             raise FolderError(
-                f"{self.out}: a run is there already. Continue it with --resume, start over with "
-                "--overwrite, or give another --out."
+                f"{self.out}: the folder already holds a run. Continue it (--resume), replace it "
+                "(--overwrite), or give another --out."
             )
         # A run that was killed early has a lock only; several seeds or trials have folders.
         known = names & {RECIPE, LOCK} or any(SEVERAL.match(name) for name in names)
         if names and not known:
-            raise FolderError(f"{self.out}: not empty, and no run. Give another --out.")
+            raise FolderError(
+                f"{self.out}: the folder is not empty and holds no run. Give another --out."
+            )
 
     def changes(self, flags: Mapping[str, object]) -> list[str]:
         """Return the user's settings as NAME=VALUE; those of --set come last and win."""

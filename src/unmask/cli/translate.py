@@ -159,8 +159,9 @@ def run(
 
     Example: unmask translate run translator/model texts.txt --beams 4
     """
-    search = {"beams": beams, "penalty": penalty, "longest": longest, "sample": sample}
-    search |= {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    search = {"beam_size": beams, "length_penalty": penalty, "max_length": longest}
+    search |= {"sample": sample, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+    search |= {"seed": seed}
     settings = _settings(search)
     from unmask.data.labelled.parallel import read_sources
 
@@ -195,7 +196,7 @@ def evaluate(
 
     Example: unmask translate evaluate translator/model val.de val.en
     """
-    settings = _settings({"beams": beams, "penalty": penalty})
+    settings = _settings({"beam_size": beams, "length_penalty": penalty})
     from unmask.system.disk import check_output_file, write_file
 
     if out is not None:
