@@ -25,7 +25,6 @@ from unmask.system.console import Console
 from unmask.system.devices import DEVICES, check_device, device_of
 from unmask.system.disk import check_output_folder
 from unmask.system.errors import FolderError, SettingsError, UserError, unknown_name
-from unmask.system.written import RECIPE
 
 if TYPE_CHECKING:
     from unmask.data.labelled.columns import Columns
@@ -207,6 +206,8 @@ class RunFlags:
 
     def _check_runs_there(self) -> None:
         """Refuse a folder with something else in it, or with a run that is not to be touched."""
+        from unmask.system.written import RECIPE  # imports pydantic, which no help needs
+
         names = {path.name for path in self.out.iterdir()} if self.out.is_dir() else set()
         if RECIPE in names and not (self.resume or self.overwrite or _is_restarted()):
             raise FolderError(
