@@ -5,11 +5,11 @@ from typer.testing import CliRunner
 
 from unmask.cli import app
 from unmask.train.recipe import Recipe
-from unmask.train.run import Outcome, Run
+from unmask.train.run import Outcome, Run, RunOptions
 
 
-def recipe_of(*words: object) -> Recipe | None:
-    """The recipe of the run that `unmask WORDS...` would start."""
+def run_of(*words: object) -> Run:
+    """The run that `unmask WORDS...` would start."""
     runs: list[Run] = []
 
     def go(run: Run) -> Outcome:
@@ -19,4 +19,14 @@ def recipe_of(*words: object) -> Recipe | None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Run, "go", go)
         CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
-    return runs[0].recipe
+    return runs[0]
+
+
+def recipe_of(*words: object) -> Recipe | None:
+    """The recipe of the run that `unmask WORDS...` would start."""
+    return run_of(*words).recipe
+
+
+def options_of(*words: object) -> RunOptions:
+    """The options of the run that `unmask WORDS...` would start."""
+    return run_of(*words).options

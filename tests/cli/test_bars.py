@@ -39,7 +39,7 @@ def test_a_job_that_has_ended_leaves_no_bar_below_its_answer(learned):
     code, seen = learned
     assert code == 0
     assert not bars(seen[-1])
-    assert seen[-1][0] == "the text has no more than 34 tokens worth learning"
+    assert seen[-1][0] == "the text supports a vocabulary of only 34 tokens"
     assert seen[-1][-1] == "written to vocabulary"
 
 

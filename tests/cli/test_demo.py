@@ -5,21 +5,23 @@ import re
 import pytest
 
 import unmask
-from unmask.cli.demo import gather, run_demo
+from unmask.cli.demo_steps import gather, run_demo
 
 
 @pytest.mark.slow
 def test_the_fast_demo_tells_the_whole_story(tmp_path):
     lines = []
-    run_demo(tmp_path / "demo", fast=True, say=lines.append)
+    result = run_demo(tmp_path / "demo", fast=True, say=lines.append)
     told = "\n".join(lines)
-    for chapter in ("Text that is already here", "A vocabulary", "Pre-training", "What pre-train"):
+    for chapter in ("Collect text", "Learn a vocabulary", "Pre-train for", "Fine-tune: which"):
         assert chapter in told
-    assert re.search(r"pre-train +\d+\.\d +loss \d\.\d\d; word frequencies alone \d\.\d\d", told)
-    model = unmask.load(tmp_path / "demo" / "pretrain" / "model")
+    assert re.search(r"pre-train +\d+\.\d +loss \d\.\d\d; token frequencies alone: \d\.\d\d", told)
+    assert result["model"] == str(tmp_path / "demo" / "pretrain" / "model")
+    assert set(result["accuracy"]) == {"pre-trained", "from scratch"}
+    model = unmask.load(result["model"])
     assert len(model.fill("Return the [MASK] of the array.")) > 0
     page = (tmp_path / "demo" / "report.html").read_text()
-    assert "What pre-training buys" in page
+    assert "With and without pre-training" in page
     assert not re.search(r"(src|href)=", page)  # nothing is loaded from anywhere
 
 

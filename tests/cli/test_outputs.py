@@ -51,7 +51,7 @@ def empty_folder(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr("unmask.checkpoint.fetch._from_index", _never)
-    monkeypatch.setattr("unmask.cli.demo.gather", _never)
+    monkeypatch.setattr("unmask.cli.demo_steps.gather", _never)
     yield
     assert not list((tmp_path / "here").iterdir()), "something was written"
 
@@ -127,7 +127,7 @@ def test_the_current_folder_is_not_written_into_while_it_holds_something(
     monkeypatch.chdir(tmp_path / "taken")
     said = refusal(FILLED[verb], ".")
     assert said.startswith(".: ")
-    assert "is not a corpus" in said or "there is something in it" in said
+    assert "is not a corpus" in said or "the folder is not empty" in said
 
 
 @pytest.mark.parametrize(("words", "ending"), FILES.values())

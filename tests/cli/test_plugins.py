@@ -20,7 +20,7 @@ from unmask.system import plugins
 
 verbs, files = json.loads(sys.argv[1])
 sys.plugin_runs, said, found = 0, [], {}
-cli.terminal.say = said.append
+cli.terminal.error = said.append
 for verb in verbs:
     for name, file in files.items():
         for place in ("before", "after"):

@@ -132,7 +132,7 @@ def test_any_column_can_be_named_by_its_field(unmask, tiny, trained, tmp_path):
         (["--column", "text"], "--column text: need FIELD=COLUMN, as in text=review."),
         (["--column", "=a"], "--column =a: need FIELD=COLUMN"),
         (["--column", "text="], "--column text=: need FIELD=COLUMN"),
-        (["--text", "a", "--column", "text=b"], "text=b: 'text' has a column already. Choose one."),
+        (["--text", "a", "--column", "text=b"], "text=b: 'text' already has a column. Choose one"),
         (["--column", "txt=a"], "field 'txt'; did you mean 'text'? The fields are second, text."),
         (["--column", "label=a"], "--label: unknown field 'label'; there is none of that name."),
         (["--column", "second=a"], "unknown column 'a'"),

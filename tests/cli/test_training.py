@@ -39,7 +39,7 @@ MISTAKES = {
     ),
     "two lengths": (
         ["CORPUS", "--out", "RUN", "--steps", "5", "--minutes", "1"],
-        r"--steps and --minutes: a run has one length\. Give one of them",
+        r"--steps and --minutes both set the length of the run\. Give one of them",
     ),
     "three arguments": (["a", "b", "CORPUS", "--out", "RUN"], r"3 arguments; need a corpus, or a"),
     "no folder": (["CORPUS"], r"[Mm]issing option '--out'"),
@@ -131,6 +131,19 @@ def test_batch_tokens_are_set_for_every_phase(prepared, tmp_path):
     found = phases_of(*run, "--batch-tokens", 4096)
     assert found == [(0.9, 128, 4096), (0.1, 512, 4096)]
     assert phases_of(*run, "--max-length", 64, "--batch-tokens", 640) == [(1.0, 64, 640)]
+
+
+def test_a_batch_size_counts_the_sequences_of_each_phase(prepared, tmp_path):
+    run = prepared, "--out", tmp_path / "run"
+    assert phases_of(*run, "--batch-size", 8) == [(0.9, 128, 8 * 128), (0.1, 512, 8 * 512)]
+    assert phases_of(*run, "--batch-size", 8, "--max-length", 64) == [(1.0, 64, 8 * 64)]
+
+
+def test_translation_has_a_longest_text(tmp_path):
+    (tmp_path / "pairs.tsv").write_text("source\ttarget\neins\tone\n")
+    files = [word for flag in ("--train", "--dev") for word in (flag, tmp_path / "pairs.tsv")]
+    recipe = recipe_of("translate", "train", *files, "--out", tmp_path / "r", "--max-length", 32)
+    assert recipe.tokenizer.max_length == 32
 
 
 @pytest.mark.parametrize("flags", [[], ["--max-length", 64], ["--batch-tokens", 640]], ids=str)

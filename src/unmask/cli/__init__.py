@@ -6,6 +6,7 @@ Verbs import torch themselves, so that help and usage errors appear at once.
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from io import TextIOWrapper
@@ -15,61 +16,76 @@ from typing import Annotated
 import typer
 
 from unmask.cli import (
-    answers,
     corpus,
+    demo,
+    infer,
     look,
     models,
     options,
     serve,
-    story,
     tasks,
     text,
     training,
     translate,
 )
+from unmask.cli.arguments import common_flags, current_flags, options_and_texts
+from unmask.cli.help import COMMON_FLAGS, OVERVIEW_END, GroupedVerbs
 from unmask.cli.progress import terminal
 from unmask.cli.streams import OutputLost, flush_quietly, guard_streams
 from unmask.system.errors import Stopped, UserError
 from unmask.system.plugins import load_plugin
 from unmask.version import VERSION
 
+Verb = Callable[..., None]
 app = typer.Typer(
     name="unmask",
     help="BERT, whole: from raw text to a trained, inspected and served model.",
+    epilog=OVERVIEW_END,
+    cls=GroupedVerbs,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-VERBS: dict[str, Callable[..., None]] = {
-    "tokenize": text.tokenize,
-    "prepare": corpus.prepare,
-    "pretrain": training.pretrain,
-    "finetune": tasks.finetune,
-    "evaluate": tasks.evaluate,
-    "predict": tasks.predict,
-    "check": tasks.check,
-    "get": models.get,
-    "info": models.info,
-    "convert": models.convert,
-    "export": models.export,
-    "compile": models.compile_model,
-    "embed": answers.embed,
-    "fill": answers.fill,
-    "next": answers.next_sentence,
-    "look": look.look,
-    "serve": serve.serve,
-    "demo": story.demo,
+GROUPS: dict[str, dict[str, Verb | typer.Typer]] = {
+    "Data": {
+        "tokenize": text.tokenize,
+        "vocab": text.vocab,
+        "prepare": corpus.prepare,
+        "check": tasks.check,
+    },
+    "Train": {
+        "pretrain": training.pretrain,
+        "finetune": tasks.finetune,
+        "translate": translate.verbs,
+        "evaluate": tasks.evaluate,
+        "demo": demo.demo,
+    },
+    "Use": {
+        "get": models.get,
+        "embed": infer.embed,
+        "fill": infer.fill,
+        "next": infer.next_sentence,
+        "predict": tasks.predict,
+        "convert": models.convert,
+        "compile": models.compile_model,
+        "export": models.export,
+    },
+    "Inspect": {"info": models.info, "look": look.look},
+    "Serve": {"serve": serve.serve},
 }
-OLD_FLAGS = {"--rate": "--learning-rate", "--batch": "--batch-size", "--length": "--max-length"}
-for name, verb in VERBS.items():
-    app.command(name)(options.flatten_options(verb))
-app.add_typer(text.vocab, name="vocab")
-app.add_typer(translate.verbs, name="translate")
+VERBS: dict[str, Verb] = {}  # without those that have verbs of their own
+for heading, verbs in GROUPS.items():
+    for name, verb in verbs.items():
+        if isinstance(verb, typer.Typer):
+            app.add_typer(verb, name=name, rich_help_panel=heading)
+        else:
+            VERBS[name] = verb
+            command = app.command(name, rich_help_panel=heading, epilog=COMMON_FLAGS)
+            command(options.flatten_options(verb))
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"unmask {VERSION}")
         raise typer.Exit
 
@@ -77,30 +93,37 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def common(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it and stop.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print results and errors only.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print options, settings, files and timings.")
     ] = False,
     trace: Annotated[
-        bool, typer.Option("--trace", help="Show the traceback of an error, for bug reports.")
+        bool, typer.Option("--trace", help="Print the traceback of an error, for bug reports.")
     ] = False,
     plugin: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="A Python file with objectives, tasks, metrics or callbacks of your own."
-        ),
+        typer.Option(help="Load a file with your own objectives, tasks, metrics or callbacks."),
     ] = None,
 ) -> None:
     """BERT from raw text to a trained, inspected and served model."""
+    # `common_flags` has taken these flags out of the words already; here they are only listed.
 
 
 def main() -> None:
     """Run a verb. Exit codes: 0 done, 1 failed, 2 bad usage, settings or data, 130 interrupted."""
     _print_utf8()
     guard_streams()
-    end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    options_given, texts = sys.argv[1:end], sys.argv[end:]
-    trace = "--trace" in options_given  # typer knows it before the verb only; users put it last
+    words = sys.argv[1:]
     try:
-        code = _run([word for word in options_given if word != "--trace"] + texts, trace)
+        # Known before anything can fail: an error among the flags may need its traceback too.
+        code = _run(words, "--trace" in options_and_texts(words)[0])
     finally:
         flush_quietly()
     _leave(code)
@@ -118,74 +141,44 @@ def _leave(code: int) -> None:
     sys.exit(code)
 
 
-def _current_flags(arguments: list[str]) -> list[str]:
-    """Replace flags of earlier versions by their present names, with a notice."""
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    found = list(arguments)
-    for i, argument in enumerate(arguments[:end]):
-        flag, equals, value = argument.partition("=")
-        if flag in OLD_FLAGS:
-            terminal.say(f"notice: the flag {flag} is now called {OLD_FLAGS[flag]}")
-            found[i] = f"{OLD_FLAGS[flag]}{equals}{value}"
-    return found
-
-
-def _plugins(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Split `--plugin FILE` options off the arguments, wherever they stand.
-
-    Plugins are loaded before typer parses the rest, because they may add names to the help.
-    """
-    rest: list[str] = []
-    files: list[str] = []
-    waiting = iter(arguments)
-    for argument in waiting:
-        if argument == "--":  # what follows are texts or files, whatever they look like
-            rest += [argument, *waiting]
-        elif argument == "--plugin":
-            file = next(waiting, None)
-            if file is None:
-                raise UserError("--plugin: need a Python file, as in --plugin mine.py.")
-            files.append(file)
-        elif argument.startswith("--plugin="):
-            files.append(argument.partition("=")[2])
-        else:
-            rest.append(argument)
-    return rest, files
-
-
-def _run(arguments: list[str], trace: bool) -> int:
+def _run(words: list[str], trace: bool) -> int:
     """Run a verb and return its exit code; print errors, usually as one line."""
+    started = time.monotonic()
     try:
-        arguments, files = _plugins(arguments)
-        for file in files:
-            load_plugin(file)
+        flags, words = common_flags(words)
+        flags.check()
+        terminal.quiet, terminal.verbose = flags.quiet, flags.verbose
+        for file in flags.plugins:
+            load_plugin(file)  # before typer parses the rest: plugins may add names to the help
         tasks.name_tasks()  # again, now with the tasks of plugins
         try:
+            # Not standalone: errors are raised, and printed here.
             code = app(
-                _current_flags(arguments), standalone_mode=False
-            )  # errors are raised, and printed here
+                current_flags(words, terminal.say), standalone_mode=False, prog_name="unmask"
+            )
         finally:
             terminal.finish()  # an error must not appear above a bar
         sys.stdout.flush()  # a failure to write the last lines still counts
+        terminal.detail(f"time: {time.monotonic() - started:.2f} s in all")
         return code or 0
     except typer.TyperException as error:
         message = error.format_message()
-        terminal.say(message if message.startswith("Usage:") else f"error: {message}")
+        terminal.error(message if message.startswith("Usage:") else f"error: {message}")
         return 2
     except UserError as error:
-        _say(str(error), trace)
+        _print_error(str(error), trace)
         return 2
     except Stopped as stopped:  # by a signal, after the run has saved its state
         return stopped.exit_code
     except KeyboardInterrupt:
-        _say("interrupted.", trace=False)
+        _print_error("interrupted.", trace=False)
         return 130
     except OutputLost as error:
         if error.exit_code:
-            _say(str(error), trace)
+            _print_error(str(error), trace)
         return error.exit_code
     except OSError as error:
-        _say(f"{error.filename or 'the system'}: {error.strerror or error}", trace)
+        _print_error(f"{error.filename or 'the system'}: {error.strerror or error}", trace)
         return 1
 
 
@@ -198,8 +191,8 @@ def _print_utf8() -> None:
             sys.stdout.reconfigure(encoding="utf-8")
 
 
-def _say(message: str, trace: bool) -> None:
+def _print_error(message: str, trace: bool) -> None:
     """Print an error in one line, below its traceback with --trace."""
     if trace:
-        terminal.say(traceback.format_exc().rstrip())
-    terminal.say(f"error: {message}")
+        terminal.error(traceback.format_exc().rstrip())
+    terminal.error(f"error: {message}")

@@ -1,283 +1,54 @@
-"""The demo: a small BERT from raw text to a fine-tuned classifier, in minutes.
+"""The verb `demo`: a small BERT from raw text to a fine-tuned classifier."""
 
-It needs no data: the text is the documentation in the source files of Python's standard library and
-of installed packages. The demo learns a vocabulary, pre-trains a small BERT and fine-tunes it to
-recognise which library a sentence documents, beside the same network without pre-training.
-"""
-
-import json
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-import torch
+import typer
 
-from unmask.checkpoint.folder import load_folder
-from unmask.checkpoint.vocabulary import learn_folder, load_tokenizer
-from unmask.data.corpus.prepare import PrepareSettings, prepare
-from unmask.data.corpus.statistics import CorpusReport
-from unmask.data.labelled.columns import Sample
-from unmask.data.read.docstrings import LIBRARIES, Module, read_library
-from unmask.evaluation.report.charts import Chart, Line
-from unmask.evaluation.report.html import REPORT, report_page
-from unmask.evaluation.tasks import Labelled
-from unmask.jobs.finetune import Finetune
-from unmask.jobs.pretrain import Pretrain
-from unmask.jobs.settings_read import FINETUNE
-from unmask.model.network import Network, count_parameters
-from unmask.system.console import Console
+from unmask.cli import options
+from unmask.cli.progress import answer, notice, terminal
+from unmask.system.devices import check_device
 from unmask.system.disk import check_output_folder
 from unmask.system.errors import FolderError
-from unmask.tasks.classify import Classify, ClassifySettings
-from unmask.text.learn import LearnSettings
-from unmask.text.sentences import split_sentences
-from unmask.text.tokenizer import Tokenizer
-from unmask.train.compose import compose
-from unmask.train.recipe import Recipe
-from unmask.train.run import Run, RunOptions
-from unmask.train.run_folder import of_kind, read_metrics
-
-Say = Callable[[str], None]
-HELD_OUT_EVERY = 8  # one module in eight is held out from vocabulary, pre-training and fine-tuning
 
 
-@dataclass(frozen=True)
-class DemoSize:
-    """The amounts of text and training in the full and in the fast demo."""
-
-    characters: int  # read from each library
-    vocabulary: int
-    minutes: float  # of pre-training
-    labelled: int  # sentences of each library to fine-tune on
-    steps: int  # of fine-tuning
-
-
-FULL = DemoSize(characters=600_000, vocabulary=4096, minutes=2.0, labelled=150, steps=120)
-FAST = DemoSize(characters=100_000, vocabulary=1500, minutes=0.2, labelled=60, steps=30)
-
-
-def run_demo(
-    out: Path, *, fast: bool = False, console: Console | None = None, say: Say = Console().say
+def demo(
+    out: Annotated[
+        Path | None, typer.Option(help="A new folder.  [default: runs/demo, or the next free name]")
+    ] = None,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="A reduced demo that takes under a minute.")
+    ] = False,
+    device: options.Device = "auto",
+    as_json: options.Json = False,
 ) -> None:
-    """Run the demo; print numbered, timed steps with `say` and progress on `console`."""
-    check_output_folder(out, renamed=False)
-    if out.exists() and any(out.iterdir()):
-        raise FolderError(f"{out}: there is something in it. Give another --out, or remove it.")
-    size = FAST if fast else FULL
-    begun = since = time.perf_counter()
-    told: list[tuple[str, float, str]] = []
+    """Pre-train and fine-tune a small BERT in minutes.
 
-    def step(title: str) -> None:
-        nonlocal since
-        since = time.perf_counter()
-        say(f"\n{len(told) + 1}. {title}\n")
+    It needs no data: the text is the documentation of Python and of installed packages.
 
-    def done(what: str, result: str) -> None:
-        told.append((what, time.perf_counter() - since, result))
-
-    step("Text that is already here: what Python's libraries say about themselves")
-    seen, unseen = gather(size.characters, say)
-    files = write_texts(seen, out)
-    characters = sum(module.characters for module in seen)
-    done("read", f"{characters:,} characters from {len(seen)} modules")
-
-    step("A vocabulary of its own")
-    wanted = LearnSettings(size=size.vocabulary)
-    learned = learn_folder(files, out / "vocabulary", wanted)
-    tokenizer = load_tokenizer(out / "vocabulary")
-    show_tokens(tokenizer, say)
-    result = f"{learned.tokens:,} tokens, {learned.tokens_per_word:.2f} a word"
-    done("learn a vocabulary", result)
-
-    step("Text to tokens: sentences, documents, shards")
-    manifest = prepare(files, tokenizer, out / "corpus", PrepareSettings())
-    assert manifest is not None
-    facts = CorpusReport(**manifest["statistics"])
-    say(f"   {facts.documents:,} documents, {facts.sentences:,} sentences")
-    done("prepare", f"{facts.tokens:,} tokens")
-
-    step(f"Pre-training for {60 * size.minutes:.0f} seconds: hidden words and next sentences")
-    model = pretrain(out, size, console or Console(), say)
-    metrics = read_metrics(out / "pretrain")
-    last = of_kind(metrics, "eval")[-1]
-    result = f"loss {last['mlm']:.2f}; word frequencies alone {last['unigram_loss']:.2f}"
-    done("pre-train", result)
-    show_predictions(last["masked_predictions"], say)
-
-    step("What pre-training buys: which library does a sentence document?")
-    accuracies = compare(model, label(seen, unseen, size), size, out, say)
-    done("fine-tune twice", " and ".join(f"{a:.1%} {n}" for n, a in accuracies.items()))
-    write_page(out, metrics, recipe(size))
-    show_table(told, time.perf_counter() - begun, out, say)
-
-
-def gather(limit: int, say: Say = Console().say) -> tuple[list[Module], list[Module]]:
-    """Collect the modules of all libraries: to train on, and held out for testing."""
-    seen, unseen = [], []
-    for library in LIBRARIES:
-        modules = list(read_library(library, limit))
-        characters = sum(module.characters for module in modules)
-        say(f"   {library:<10} {len(modules):>4} modules  {characters:>9,} characters")
-        # Whole modules are held out: nothing has seen any of their sentences before the test.
-        unseen += modules[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]
-        seen += [m for i, m in enumerate(modules) if i % HELD_OUT_EVERY != HELD_OUT_EVERY - 1]
-    return seen, unseen
-
-
-def write_texts(modules: Sequence[Module], out: Path) -> list[str]:
-    """Write the modules as JSONL, one per line, like text files of a user."""
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / "text.jsonl"
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        for module in modules:
-            name = f"{module.library}.{module.name}"
-            line = {"text": "\n".join(module.paragraphs), "module": name}
-            file.write(json.dumps(line) + "\n")
-    return [str(path)]
-
-
-def recipe(size: DemoSize) -> dict[str, Any]:
-    """Return a recipe to pre-train a small BERT in minutes.
-
-    It takes many small steps without dropout. Initial weights are wider than the paper's 0.02,
-    which is meant for a width of 768: with it, a short run hardly gets beyond token frequencies.
+    Example: unmask demo --fast
     """
-    short = {"dropout": 0.0, "attention_dropout": 0.0, "init_std": 0.06}
-    return {
-        "model": {"size": "tiny", "max_length": 128, **short},
-        "data": {"held_out": 12},
-        "optimizer": {"learning_rate": 2e-3},
-        "schedule": {
-            "minutes": size.minutes,
-            "warmup": 0.05,
-            "phases": [{"share": 1.0, "length": 128, "batch_tokens": 2048}],
-        },
-        "evaluate": {"times": 8, "tokens": 16_000},
-    }
+    folder = out or _free(Path("runs"))
+    check_output_folder(folder, renamed=False)
+    if folder.exists() and any(folder.iterdir()):
+        raise FolderError(f"{folder}: the folder is not empty. Give another --out, or remove it.")
+    check_device(device)
+    from unmask.cli.demo_steps import run_demo
+
+    def say(line: str) -> None:
+        if as_json:
+            notice(line)  # standard output gets the JSON object alone
+        elif not terminal.quiet:
+            answer(line, flush=True)  # shows each line at once, also in a pipe
+
+    result = run_demo(folder, fast=fast, console=terminal, say=say, device=device)
+    if as_json:
+        options.print_json(result)
+    elif terminal.quiet:
+        answer(f"the model is in {result['model']}, the report in {result['report']}")
 
 
-class IndentedConsole(Console):
-    """A console that indents the lines of a run and passes its progress on."""
-
-    def __init__(self, console: Console, say: Say) -> None:
-        self.tell, self.console = say, console
-
-    def say(self, line: str) -> None:
-        """Print a line of the run, indented."""
-        self.tell(f"   {line}")
-
-    def progress(self, *arguments: Any, **more: Any) -> None:
-        """Show the progress of a stage."""
-        self.console.progress(*arguments, **more)
-
-    def finish(self) -> None:
-        """End the progress display."""
-        self.console.finish()
-
-
-def pretrain(out: Path, size: DemoSize, console: Console, say: Say) -> Path:
-    """Pre-train on the corpus in `out`; return the model folder."""
-    job, chosen = Pretrain(out / "corpus"), compose(Pretrain.scope, recipe(size))
-    run = Run(job, chosen, out / "pretrain", IndentedConsole(console, say), RunOptions(check=True))
-    return run.go().model
-
-
-def compare(model: Path, data: Labelled, size: DemoSize, out: Path, say: Say) -> dict[str, float]:
-    """Fine-tune the network with and without pre-training; return accuracies on unseen modules."""
-    train, dev = len(data.train), len(data.dev)
-    trained = load_folder(model)
-    torch.manual_seed(0)  # the untrained network is the same each time
-    fresh = Network(trained.network.shape)
-    say(f"   {train} labelled sentences to learn from, {dev} of unseen modules to test")
-    say(f"   {count_parameters(fresh):,} parameters, the same steps for both\n")
-    accuracies = {}
-    starts = {"pre-trained": trained, "from nothing": replace(trained, network=fresh)}
-    for name, start in starts.items():
-        place = out / f"classify-{name.replace(' ', '-')}"
-        accuracy: float = Run(Finetune(start, data), tuning(size), place).go().summary["accuracy"]
-        accuracies[name] = accuracy
-        say(f"   {name:<14} {accuracy:>6.1%}")
-    say(f"   {'guessing':<14} {1 / len(LIBRARIES):>6.1%}")
-    return accuracies
-
-
-def tuning(size: DemoSize) -> Recipe:
-    """Return a fine-tuning recipe for a small network and little data: a high learning rate."""
-    table = {
-        "task": {"name": "classify"},
-        "tokenizer": {"max_length": 128},
-        "optimizer": {"learning_rate": 5e-4},
-        "schedule": {"steps": size.steps, "warmup": 0.1},
-        "evaluate": {"times": 4},
-    }
-    return compose(FINETUNE, table)
-
-
-def label(seen: Sequence[Module], unseen: Sequence[Module], size: DemoSize) -> Labelled:
-    """Label sentences for training, and sentences of unseen modules for testing."""
-    train, dev = label_sentences(seen, size.labelled), label_sentences(unseen, 100)
-    return Labelled(Classify(ClassifySettings(), LIBRARIES), train, dev)
-
-
-def label_sentences(modules: Sequence[Module], each: int) -> list[Sample]:
-    """Label `each` sentences of every library with its name."""
-    found: list[Sample] = []
-    for library in LIBRARIES:
-        sentences = (
-            sentence
-            for module in modules
-            if module.library == library
-            # Some 20 paragraphs of each module, so that no long module fills the quota.
-            for paragraph in module.paragraphs[:: max(1, len(module.paragraphs) // 20)]
-            for sentence in split_sentences(paragraph)
-            # A sentence that names its library would give the label away.
-            if 40 <= len(sentence) <= 300 and library not in sentence.lower()
-        )
-        found += [Sample(text, None, (library,), library) for text in islice(sentences, each)]
-    return found
-
-
-def show_tokens(tokenizer: Tokenizer, say: Say) -> None:
-    """Print a sentence and its tokens."""
-    text = "Return a new array of the given shape."
-    tokens = [tokenizer.vocabulary.tokens[i] for i in tokenizer.encode(text).ids]
-    say(f"   {text}\n   {' '.join(tokens)}")
-
-
-def show_predictions(blanks: Sequence[dict[str, Any]], say: Say) -> None:
-    """Print predictions for masked tokens of held-out sentences."""
-    say("\n   Blanks in sentences that it has not seen: the truth, and its three best guesses\n")
-    for case in blanks:
-        guesses = ", ".join(f"{token} {share:.0%}" for token, share in case["predictions"])
-        say(f"   {case['text'].replace('[MASK]', '____')}\n      {case['truth']}:  {guesses}")
-
-
-def show_table(told: Sequence[tuple[str, float, str]], seconds: float, out: Path, say: Say) -> None:
-    """Print the time and result of each step, and commands to try next."""
-    say(f"\n{'':3}{'step':<22}{'seconds':>8}   result")
-    for what, spent, result in told:
-        say(f"{'':3}{what:<22}{spent:>8.1f}   {result}")
-    say(f"{'':3}{'all':<22}{seconds:>8.1f}")
-    say(f"\nThe curves, the blanks and the recipe: open {out / REPORT} in a browser. To go on:\n")
-    model = out / "pretrain" / "model"
-    say(f'  unmask fill {model} "Return the [MASK] of the array."')
-    say(f'  unmask next {model} "Sort the list in place." "The sort is stable."')
-    say("  unmask vocab learn YOUR.txt --size 8000 --out my-vocabulary")
-
-
-def write_page(out: Path, metrics: list[dict[str, Any]], table: dict[str, Any]) -> None:
-    """Write the report of pre-training, with the accuracies of fine-tuning."""
-    lines = []
-    for name in ("pre-trained", "from nothing"):
-        run = read_metrics(out / f"classify-{name.replace(' ', '-')}")
-        held = of_kind(run, "eval")
-        lines.append(Line(name, [e["step"] for e in held], [e["accuracy"] for e in held]))
-    ends = [0, lines[0].xs[-1]]
-    lines.append(Line("guessing", ends, [1 / len(LIBRARIES)] * 2, dashed=True))
-    picture = Chart("Which library? Accuracy on unseen modules", lines, percent=True).svg()
-    extra = f"<h2>What pre-training buys</h2>{picture}"
-    text = report_page("unmask demo", metrics, table, [], extra=extra)
-    (out / REPORT).write_text(text, encoding="utf-8", newline="\n")
+def _free(folder: Path) -> Path:
+    """Return the first of runs/demo, runs/demo-2, ... that does not exist."""
+    names = ["demo", *(f"demo-{i}" for i in range(2, 10_000))]
+    return next(folder / name for name in names if not (folder / name).exists())

@@ -28,19 +28,19 @@ ERASE = "\r\x1b[2K"  # back to the start of the line, and clear it
 class Stage:
     """One stage of a job: its name, its unit, how much is done and how much there is."""
 
-    what: str
+    name: str
     unit: str
     total: int | None = None
     done: int = 0
     before: int = 0  # done when the stage began, as in a resumed job
-    begun: float = field(default_factory=lambda: time.monotonic())
+    started: float = field(default_factory=lambda: time.monotonic())
     note: str = ""  # shown beside the numbers, such as a loss
     seconds_left: float | None = None  # if the job knows; otherwise estimated from the rate
 
     @property
     def rate(self) -> float:
         """Units per second since the stage began."""
-        return (self.done - self.before) / max(time.monotonic() - self.begun, 1e-9)
+        return (self.done - self.before) / max(time.monotonic() - self.started, 1e-9)
 
     @property
     def left(self) -> float | None:
@@ -62,9 +62,21 @@ class Terminal(Console):
         self.stage: Stage | None = None
         self.due = 0.0  # when progress may be shown again
         self.drawn = False  # whether a bar is the last thing on the screen
+        self.quiet = False  # print errors only
+        self.verbose = False  # print details too
 
     def say(self, line: str) -> None:
-        """Print a line, above the bar if there is one."""
+        """Print a notice, above the bar if there is one."""
+        if not self.quiet:
+            self.error(line)
+
+    def detail(self, line: str) -> None:
+        """Print a line that is shown with --verbose only."""
+        if self.verbose:
+            self.error(line)
+
+    def error(self, line: str) -> None:
+        """Print a line that is shown with --quiet, too."""
         drawn = self.drawn
         self._erase()
         self._write(f"{line}\n")
@@ -82,11 +94,14 @@ class Terminal(Console):
         seconds_left: float | None = None,
     ) -> None:
         """Update the bar, or print a line if one is due; a new name starts a new stage."""
-        if self.stage is None or self.stage.what != what:
+        if self.quiet:
+            return
+        if self.stage is None or self.stage.name != what:
+            self._report_stage()
             self.stage = Stage(what, unit, before=done)
-            begun = self.stage.begun
+            started = self.stage.started
             # max: a new stage does not shorten the pause after the last line.
-            self.due = begun if self._has_bars() else max(self.due, begun + PATIENCE)
+            self.due = started if self._has_bars() else max(self.due, started + PATIENCE)
         stage = self.stage
         stage.done, stage.total, stage.note, stage.seconds_left = done, total, note, seconds_left
         now = time.monotonic()
@@ -102,7 +117,16 @@ class Terminal(Console):
     def finish(self) -> None:
         """End the current stage and remove its bar."""
         self._erase()
+        self._report_stage()
         self.stage, self.due = None, 0.0
+
+    def _report_stage(self) -> None:
+        """With --verbose, print how long the stage that ends here has taken."""
+        stage = self.stage
+        if stage is not None and self.verbose:
+            self.stage = None  # its bar is not drawn again below the line
+            seconds = time.monotonic() - stage.started
+            self.detail(f"stage: {stage.name}: {stage.done:,} {stage.unit} in {seconds:.2f} s")
 
     def answer(self, line: str, *, flush: bool = False) -> None:
         """Print a line of the result on standard output; a failure to write it is an error.
@@ -151,25 +175,25 @@ class Terminal(Console):
 
 
 terminal = Terminal()  # one per process, because bar and lines share one standard error
-notice, answer = terminal.say, terminal.answer
+notice, detail, answer = terminal.say, terminal.detail, terminal.answer
 
 
 class ProgressBar:
     """Progress of a job with a single stage."""
 
-    def __init__(self, what: str, unit: str, total: int | None) -> None:
-        self.what, self.unit, self.total, self.done = what, unit, total, 0
+    def __init__(self, name: str, unit: str, total: int | None) -> None:
+        self.name, self.unit, self.total, self.done = name, unit, total, 0
 
     def advance(self, step: int = 1) -> None:
         """Count `step` more units as done and update the display."""
         self.done += step
-        terminal.progress(self.what, self.unit, self.done, self.total)
+        terminal.progress(self.name, self.unit, self.done, self.total)
 
 
 @contextmanager
-def progress(what: str, unit: str, total: int | None = None) -> Iterator[ProgressBar]:
+def progress(name: str, unit: str, total: int | None = None) -> Iterator[ProgressBar]:
     """Show the progress of a job on standard error while the block runs."""
-    job = ProgressBar(what, unit, total)
+    job = ProgressBar(name, unit, total)
     job.advance(0)
     try:
         yield job
@@ -182,7 +206,7 @@ def _line(stage: Stage) -> str:
     of = f" of {stage.total:,}" if stage.total else ""
     left = "" if stage.left is None else f", {stage.left:,.0f} s left"
     note = f"; {stage.note}" if stage.note else ""
-    return f"{stage.what}: {stage.done:,}{of} {stage.unit}, {_rate(stage.rate)}{left}{note}"
+    return f"{stage.name}: {stage.done:,}{of} {stage.unit}, {_rate(stage.rate)}{left}{note}"
 
 
 def _bar(stage: Stage) -> "Table":
@@ -194,7 +218,7 @@ def _bar(stage: Stage) -> "Table":
     total = "?" if stage.total is None else str(stage.total)
     picture = ProgressBar(stage.total, stage.done, width=BAR_WIDTH, animation_time=time.monotonic())
     cells = (
-        Text(stage.what),
+        Text(stage.name),
         picture,
         Text(f"{stage.done:>{len(total)}}/{total}", style="progress.download"),
         Text(stage.unit),

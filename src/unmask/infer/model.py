@@ -24,9 +24,9 @@ from unmask.infer.embed import DEFAULTS, EmbedOptions, Vector, pooled_vectors, w
 from unmask.infer.translate import Translator
 from unmask.model.attention import recording
 from unmask.model.config import SearchSettings
+from unmask.model.kernels.malloc import keep_freed_memory
 from unmask.model.shape import LABELS, PAIR, TOKENS
 from unmask.system.errors import DataError, FolderError, SettingsError, TextTooLong
-from unmask.system.malloc import keep_freed_memory
 from unmask.system.settings import validate
 from unmask.tasks.base import Task
 from unmask.tasks.classify import Classify, Labels

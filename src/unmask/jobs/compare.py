@@ -6,64 +6,21 @@ replaced. Finished variants are not trained again, and a stopped one is resumed.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import Field, model_validator
-
-from unmask.data.labelled.parallel_files import PairFiles
 from unmask.evaluation.report.charts import Chart, Line, stacked
 from unmask.evaluation.tasks import Labelled
+from unmask.jobs.comparison import ComparisonRecipe, check_folders
 from unmask.jobs.finetune import Finetune
 from unmask.jobs.inputs.labelled import LabelledFiles
 from unmask.jobs.seeds import run_one
 from unmask.jobs.settings_read import TRANSLATE
 from unmask.system.console import Console
-from unmask.system.disk import check_output_folder, write_file
-from unmask.system.settings import Settings, read_toml, validate
+from unmask.system.disk import write_file
 from unmask.train.compose import compose
 from unmask.train.run import RunOptions
 from unmask.train.run_folder import MODEL, of_kind, read_metrics
 
 FIGURE = "compare.svg"
-
-
-class Variant(Settings):
-    """One of the recipes to compare, with its changes."""
-
-    name: Annotated[str, Field(pattern=r"^[\w][\w .,=-]*$")]  # names its line and its folder
-    recipe: str
-    set: list[str] = Field(default_factory=list)
-
-
-class ComparisonRecipe(Settings):
-    """The data, and the variants to train on it."""
-
-    out: str
-    folder: str | None = None
-    source: str | None = None
-    target: str | None = None
-    train: list[str] = Field(default_factory=list)
-    dev: list[str] = Field(default_factory=list)
-    set: list[str] = Field(default_factory=list)  # settings replaced in all variants
-    variants: list[Variant]
-
-    @model_validator(mode="after")
-    def _check_unique_names(self) -> "ComparisonRecipe":
-        names = [variant.name for variant in self.variants]
-        if not names or len(set(names)) < len(names):
-            raise ValueError(f"need at least one variant, with unique names; got {names!r}.")
-        return self
-
-    @property
-    def files(self) -> PairFiles:
-        """The files with the sentence pairs."""
-        return PairFiles(
-            Path(self.folder) if self.folder else None,
-            self.source,
-            self.target,
-            [Path(path) for path in self.train],
-            [Path(path) for path in self.dev],
-        )
 
 
 @dataclass(frozen=True)
@@ -78,14 +35,15 @@ class ComparisonRow:
 
 
 def compare(
-    comparison: ComparisonRecipe, console: Console, *, threads: int | None = None
+    comparison: ComparisonRecipe,
+    console: Console,
+    *,
+    threads: int | None = None,
+    device: str = "auto",
 ) -> list[ComparisonRow]:
     """Train every variant, draw all curves in one figure, and return a row for each variant."""
     out = Path(comparison.out)
-    runs = {variant.name: out / variant.name for variant in comparison.variants}
-    # All folders are checked before the first run, which may take hours.
-    for run in runs.values():
-        check_output_folder(run, renamed=False)
+    runs = check_folders(comparison)
     train, dev = comparison.files.paths()
     data: LabelledFiles | Labelled = LabelledFiles(train, dev)
     for variant in comparison.variants:
@@ -98,14 +56,10 @@ def compare(
         recipe = compose(TRANSLATE, variant.recipe, changes, console=console)
         job = Finetune(None, data, scope=TRANSLATE)
         data = job.read(recipe)  # read once: the next variant gets the records, not the files
-        run_one(job, recipe, run, console, RunOptions(threads=threads), resume=True)
+        options = RunOptions(threads=threads, device=device)
+        run_one(job, recipe, run, console, options, resume=True)
     write_file(out / FIGURE, comparison_figure(runs).encode("utf-8"))
     return [summarise(name, run) for name, run in runs.items()]
-
-
-def read_comparison(path: Path) -> ComparisonRecipe:
-    """Read and validate a comparison file."""
-    return validate(ComparisonRecipe, read_toml(path), where=str(path))
 
 
 def summarise(name: str, run: Path) -> ComparisonRow:

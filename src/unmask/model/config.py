@@ -299,7 +299,7 @@ SIZES = {
 def sized(name: str, vocab_size: int = 30_522) -> ModelConfig:
     """Return the config of a named size."""
     if name not in SIZES:
-        raise SettingsError(unknown_name("size", name, SIZES))
+        raise SettingsError(unknown_name("size", name, SIZES, in_order=True))
     layers, width = SIZES[name]
     return ModelConfig(
         vocab_size=vocab_size, width=width, layers=layers, heads=width // 64, inner_width=4 * width

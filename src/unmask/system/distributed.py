@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from unmask.system.devices import device_of
 from unmask.system.errors import SettingsError
 
 TIMEOUT = timedelta(minutes=10)  # a process that is silent for longer counts as dead
@@ -113,14 +114,14 @@ class Processes:
 
 
 @contextmanager
-def join_processes() -> Iterator[Processes]:
-    """Join the other processes if torchrun has started several."""
+def join_processes(device_name: str = "auto") -> Iterator[Processes]:
+    """Join the other processes if torchrun has started several; each computes on its device."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
-        yield Processes(device=_device(0))
+        yield Processes(device=device_of(device_name))
         return
     rank, local_rank = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
-    device = _device(local_rank)
+    device = device_of(device_name, local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group(
@@ -152,10 +153,6 @@ def sharded_like(tensor: Tensor, model: Tensor) -> Tensor:
 
         return distribute_tensor(tensor, model.device_mesh, model.placements)
     return tensor
-
-
-def _device(local_rank: int) -> torch.device:
-    return torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def _store(rank: int, world: int) -> Any:

@@ -70,13 +70,15 @@ def one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
 
 
-def unknown_name(what: str, name: str, allowed: Iterable[str]) -> str:
+def unknown_name(what: str, name: str, allowed: Iterable[str], *, in_order: bool = False) -> str:
     """Build the message for an unknown name, with the closest valid one.
+
+    The valid names are listed by the alphabet, or as they are given (`in_order`).
 
     >>> unknown_name("size", "minni", ["tiny", "mini"])
     "unknown size 'minni'; did you mean 'mini'? The sizes are mini, tiny."
     """
-    names = sorted(allowed)
+    names = list(allowed) if in_order else sorted(allowed)
     # Cut to 60 characters: the name may come from a file, and matching takes quadratic time.
     matches = get_close_matches(name[:60], names, n=1, cutoff=0.5)
     hint = f"did you mean '{matches[0]}'?" if matches else "there is none of that name."

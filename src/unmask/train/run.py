@@ -57,6 +57,7 @@ class RunOptions:
     check: bool = False  # run the preflight before the first step
     tensorboard: bool = False
     threads: int | None = None
+    device: str = "auto"  # auto, cpu, cuda, cuda:N or mps
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Run:
         if options.threads:
             torch.set_num_threads(options.threads)
         # Signals first: a SIGINT that Python raises inside a library ends with a wrong exit code.
-        with catch_stop_signals() as stop, join_processes() as group:
+        with catch_stop_signals() as stop, join_processes(options.device) as group:
             # torchrun repeats the original command when it restarts workers.
             resume = options.resume or restart_count() > 0
             with open_run(

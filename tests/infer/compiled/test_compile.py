@@ -9,7 +9,7 @@ import unmask
 from tests.conftest import tiny_network
 from tests.shapes import bert_heads
 from unmask.checkpoint.folder import save_folder
-from unmask.cli import answers as cli
+from unmask.cli import infer as cli
 from unmask.infer import model as model_file
 from unmask.infer.compiled.compile import compile_model, records_for
 from unmask.infer.compiled.graph import CompiledForward

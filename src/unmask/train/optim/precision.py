@@ -22,6 +22,8 @@ def choose_precision(requested: str, device: torch.device) -> Precision:
     """Choose bf16 if it is requested, or for "auto" if the hardware has it; test it on a CPU."""
     if requested == "fp32" or (requested == "auto" and device.type == "cpu" and not _has_bf16()):
         return "fp32"
+    if requested == "auto" and device.type not in ("cpu", "cuda"):
+        return "fp32"  # nothing tells whether other devices have bf16
     if device.type == "cuda":
         return "bf16" if requested == "bf16" or torch.cuda.is_bf16_supported() else "fp32"
     # Requested, or reported by the CPU: what it reports may still be an illegal instruction.
