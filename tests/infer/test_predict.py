@@ -175,7 +175,7 @@ def test_a_text_without_words_has_no_names_and_keeps_its_place(model, empty):
     from unmask.data.labelled.conll import sentence_of
 
     texts = ["john", empty, "john smith"]
-    found = list(model("ner").predict(sentence_of(text, "here") for text in texts))
+    found = list(model("ner").answers(sentence_of(text, "here") for text in texts))
     assert [len(names.tags) for names in found] == [1, 0, 2]
 
 

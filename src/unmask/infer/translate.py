@@ -11,6 +11,7 @@ from unmask.infer.answering import answer_records
 from unmask.model.config import SearchSettings
 from unmask.system.errors import DataError, FolderError
 from unmask.system.malloc import keep_freed_memory
+from unmask.system.results import Result
 from unmask.tasks.alignment import Table, alignment_of
 from unmask.tasks.forward import LiveForward
 from unmask.tasks.translate import Translate, TranslateSettings, Translation
@@ -18,8 +19,8 @@ from unmask.text.tokenizer import Tokenizer
 from unmask.text.tokens import Tokenizers
 
 
-@dataclass(frozen=True)
-class WordAlignment:
+@dataclass(frozen=True, repr=False)
+class WordAlignment(Result):
     """Attention of each target word to the source words; every row sums to 1."""
 
     source: list[str]

@@ -14,7 +14,8 @@ from typing import Any, TypeVar, Unpack
 
 from unmask.checkpoint.names import MASKED, PRETRAINING
 from unmask.infer.embed import DEFAULTS, EmbedOptions, Vector
-from unmask.infer.model import Model, TokenPrediction
+from unmask.infer.loaded import TokenPrediction
+from unmask.infer.model import Model
 from unmask.inspect.html import payload
 from unmask.model.shape import PAIR, TOKENS
 from unmask.server.batching import Batcher, GenerationSession, PendingRequest
@@ -131,7 +132,7 @@ def _records(model: Model, asks: Sequence[Ask]) -> list[object]:
 def _answered(model: Model, asks: Sequence[Ask], *, truncate: bool = True) -> list[object]:
     """Return the task's answers to questions that share their options."""
     task = model.task.asked(asks[0])  # any of them will do: only the options are read
-    return list(model.predict(_records(model, asks), task=task, truncate=truncate))
+    return list(model.answers(_records(model, asks), task=task, truncate=truncate))
 
 
 def _viewed(model: Model, asks: list[Ask], *, truncate: bool = True) -> list[Viewed]:

@@ -24,6 +24,7 @@ from unmask.data.labelled.tables import TABLES
 from unmask.data.read.lines import require_unicode
 from unmask.model.shape import LabelAnswer, LabelsConfig, Shape
 from unmask.system.errors import DataError
+from unmask.system.results import Result
 from unmask.system.settings import Settings
 from unmask.tasks.labels import TRUTH, LabelWindows, Scores, TextTask, text_labels, unknown_label
 from unmask.tasks.metrics import LabelCounts, confusion, count_labels, matthews, softmax
@@ -46,8 +47,8 @@ class ClassifySettings(Settings):
     smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
 
 
-@dataclass(frozen=True)
-class Labels:
+@dataclass(frozen=True, repr=False)
+class Labels(Result):
     """The chosen labels of a text, with the probabilities of the most probable ones."""
 
     labels: tuple[str, ...]

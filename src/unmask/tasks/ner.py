@@ -31,6 +31,7 @@ from unmask.data.labelled.tables import TABLES
 from unmask.data.read.lines import ErrorPolicy, file_format
 from unmask.model.shape import LabelsConfig, Shape
 from unmask.system.errors import DataError
+from unmask.system.results import Result
 from unmask.system.settings import Settings
 from unmask.tasks.asks import Ask, Text
 from unmask.tasks.labels import (
@@ -63,8 +64,8 @@ class NerSettings(Settings):
     lenient: bool = False  # an I- tag without a predecessor of its label starts an entity
 
 
-@dataclass(frozen=True)
-class FoundEntity:
+@dataclass(frozen=True, repr=False)
+class FoundEntity(Result):
     """A predicted entity: its span in characters and the mean probability of its tags."""
 
     label: str
@@ -74,8 +75,8 @@ class FoundEntity:
     probability: float
 
 
-@dataclass(frozen=True)
-class FoundEntities:
+@dataclass(frozen=True, repr=False)
+class FoundEntities(Result):
     """The entities in a text, and the tag of each word."""
 
     entities: tuple[FoundEntity, ...]

@@ -24,6 +24,7 @@ from unmask.data.read.lines import ErrorPolicy, file_format
 from unmask.model.config import Count
 from unmask.model.shape import LabelsConfig, Shape
 from unmask.system.errors import DataError
+from unmask.system.results import Result
 from unmask.system.settings import Settings
 from unmask.tasks.asks import Ask, Text
 from unmask.tasks.labels import TRUTH, LabelTask, LabelWindow, LabelWindows, Scores
@@ -50,8 +51,8 @@ class QaSettings(Settings):
     threshold: float = 0.0  # margin over the best span above which there is no answer
 
 
-@dataclass(frozen=True)
-class Candidate:
+@dataclass(frozen=True, repr=False)
+class Candidate(Result):
     """A span that may be the answer, in characters of the passage."""
 
     text: str
@@ -61,8 +62,8 @@ class Candidate:
     probability: float
 
 
-@dataclass(frozen=True)
-class QaAnswer:
+@dataclass(frozen=True, repr=False)
+class QaAnswer(Result):
     """The answer, "" if there is none, and the other candidates, best first."""
 
     text: str

@@ -14,6 +14,7 @@ from unmask.data.batch import Batch
 from unmask.data.labelled.columns import Sample, is_fraction
 from unmask.model.shape import LabelsConfig, Shape
 from unmask.system.errors import DataError
+from unmask.system.results import Result
 from unmask.system.settings import Settings
 from unmask.tasks.labels import TRUTH, LabelWindows, Scores, TextTask, text_labels
 from unmask.tasks.metrics import pearson, spearman
@@ -26,8 +27,8 @@ class RegressSettings(Settings):
     """Regression has no settings."""
 
 
-@dataclass(frozen=True)
-class Number:
+@dataclass(frozen=True, repr=False)
+class Number(Result):
     """The predicted score."""
 
     score: float

@@ -34,6 +34,7 @@ from unmask.objectives.next_token import (
     batch_of_pairs,
 )
 from unmask.system.errors import DataError, SettingsError, require
+from unmask.system.results import Result
 from unmask.system.settings import validate
 from unmask.tasks.alignment import Aligned, AligningSession
 from unmask.tasks.asks import Ask, Text
@@ -79,14 +80,21 @@ class AskTranslation(Ask):
     truths = ("second",)
 
 
-@dataclass(frozen=True)
-class Translation:
+@dataclass(frozen=True, repr=False)
+class Translation(Result):
     """A translation, with the mean log-probability of its tokens."""
 
     text: str
     score: float
     words: tuple[int, ...] | None = None  # token ids; None for a text in parts or a blank one
     alignment: AlignmentView | None = None  # if requested, and the decoder has attention
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the translation as JSON, without its token ids."""
+        table: dict[str, Any] = {"text": self.text, "score": self.score}
+        if self.alignment is not None:
+            table["alignment"] = self.alignment.model_dump()
+        return table
 
 
 EMPTY = Translation("", 0.0)
@@ -281,10 +289,7 @@ class Translate(Task[Pair, Translation]):
 
     def plain(self, answer: Translation) -> dict[str, Any]:
         """Return the translation as JSON, without its token ids."""
-        found: dict[str, Any] = {"text": answer.text, "score": answer.score}
-        if answer.alignment is not None:
-            found["alignment"] = answer.alignment.model_dump()
-        return found
+        return answer.to_dict()
 
     def view(self, record: Pair, answer: Translation) -> TextView:
         """Return the text, with its alignment if there is one."""
