@@ -226,11 +226,9 @@ class Model(LoadedModel):
 
         Several questions come with one passage for all of them, or with one passage for each.
         """
-        questions = (
-            [question] if isinstance(question, str) else list(texts_of(question, "question"))
-        )
-        one = isinstance(context, str)
-        contexts = [context] * len(questions) if one else list(texts_of(context, "context"))
+        single, shared = isinstance(question, str), isinstance(context, str)
+        questions = list(texts_of([question] if single else question, "question"))
+        contexts = [context] * len(questions) if shared else list(texts_of(context, "context"))
         if len(questions) != len(contexts):
             raise DataError(
                 f"{len(questions)} questions and {len(contexts)} passages; need one passage for "

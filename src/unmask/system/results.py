@@ -1,7 +1,7 @@
 """Results -> a short `repr` for a session or notebook, and plain values for JSON.
 
-A result is a frozen dataclass that inherits from `Result`. It is declared with `repr=False`, so that
-it keeps the short form below instead of the one that dataclasses generate.
+A result is a frozen dataclass that inherits from `Result`. Its `repr=False` keeps the short form
+below, instead of the one that dataclasses generate.
 """
 
 from collections.abc import Callable, Iterable, Mapping
