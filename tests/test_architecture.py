@@ -51,7 +51,14 @@ def test_a_file_can_be_read_in_one_sitting(path):
     assert ast.get_docstring(tree), "line 1 says the stage, what goes in and what comes out"
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
-            assert node.end_lineno - node.lineno < 60, node.name
+            assert node.end_lineno - node.lineno - lines_of_docstring(node) < 60, node.name
+
+
+def lines_of_docstring(function):
+    """A docstring describes every argument, so a function is not longer for it."""
+    first = function.body[0]
+    documented = ast.get_docstring(function) is not None
+    return first.end_lineno - first.lineno + 1 if documented else 0
 
 
 def test_no_file_is_a_drawer_for_odds_and_ends():

@@ -36,7 +36,7 @@ class Translator:
         decoder = folder.network.shape.decoder
         if decoder is None or folder.target is None:
             raise FolderError(
-                f"{folder.path}: the model has no decoder; it reads texts and says none. Train one "
+                f"{folder.path}: a model without a decoder, which cannot translate. Train one "
                 "with `unmask translate train`."
             )
         keep_freed_memory()
