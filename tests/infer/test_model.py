@@ -72,9 +72,11 @@ def test_no_texts_give_an_empty_table(model):
     assert model.embed([], layer="last4").shape == (0, 64)
 
 
-def test_one_string_is_not_taken_for_a_list_of_letters(model):
-    with pytest.raises(SettingsError, match="texts is one string; need a list of them"):
-        model.embed("the cat")
+def test_one_string_is_one_text_and_not_a_list_of_letters(model):
+    vector = model.embed("the cat")
+    assert vector.shape == (16,)
+    np.testing.assert_array_equal(vector, model.embed(["the cat"])[0])
+    np.testing.assert_array_equal([vector], list(model.embeddings("the cat")))
 
 
 def test_a_mask_that_was_cut_off_is_reported_as_such(model):
@@ -145,9 +147,10 @@ def test_a_long_text_is_refused_when_nothing_may_be_cut(model):
 def test_a_model_without_the_head_says_what_it_is(tmp_path, tokenizer):
     save_folder(tmp_path / "plain", tiny_network(), tokenizer)
     plain = unmask.load(tmp_path / "plain")
-    with pytest.raises(FolderError, match="no head to guess hidden tokens .* BertModel"):
+    message = r"a BertModel, which has no masked-token head, .* `unmask pretrain CORPUS --out RUN`"
+    with pytest.raises(FolderError, match=message):
         plain.fill("the [MASK]")
-    with pytest.raises(FolderError, match="no head to judge next sentences"):
+    with pytest.raises(FolderError, match=r"no next-sentence head.*`unmask pretrain .*--pairs nsp"):
         plain.next("a", "b")
 
 

@@ -198,8 +198,8 @@ def test_as_much_is_read_at_once_as_in_training(model):
 def test_a_model_of_another_task_says_what_it_is(model):
     with pytest.raises(SettingsError, match="fine-tuned for ner, not for classify"):
         model("ner").classify(["a"])
-    with pytest.raises(SettingsError, match=r"one string; need a list of them. Write \[text\]"):
-        model("classify").classify("a")
+    with pytest.raises(SettingsError, match="Fine-tune one with `unmask finetune classify MODEL"):
+        model("ner").classify("a")
 
 
 def test_scores_of_a_file_are_those_of_its_answers(model, tmp_path):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from unmask.data.labelled.columns import Columns
-    from unmask.data.read.lines import StopOrSkip
+    from unmask.data.read.lines import ErrorPolicy
     from unmask.infer.model import Model
     from unmask.train.run import RunOptions
 
@@ -108,13 +108,13 @@ def columns_of(
     return Columns.of(named, header)
 
 
-def policy_of(on_bad: str, console: Console) -> StopOrSkip:
+def policy_of(on_bad: str, console: Console) -> ErrorPolicy:
     """Return what happens to bad records: the first one stops the job, or they are skipped."""
-    from unmask.data.read.lines import StopOrSkip
+    from unmask.data.read.lines import ErrorPolicy, StopOrSkip
 
     if on_bad not in (known := ("stop", "skip")):
         raise SettingsError(f"on_bad: {unknown_name('choice', on_bad, known)}")
-    return StopOrSkip(on_bad == "skip", console.say)
+    return StopOrSkip(True, console.say) if on_bad == "skip" else ErrorPolicy()
 
 
 def run_options(

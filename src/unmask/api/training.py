@@ -43,7 +43,8 @@ def learn_vocabulary(
         coverage: The share of the characters that the alphabet covers.
         min_count: Pairs that are rarer than this are not merged.
         column: The column of a table that has the text.
-        workers: Processes that count words.
+        workers: Processes that count words. A script that asks for more than one keeps its own
+            work under `if __name__ == "__main__":`, because each process imports the script again.
 
     Example:
         report = unmask.learn_vocabulary("texts.txt", "vocabulary", size=200)
@@ -84,7 +85,7 @@ def prepare(
     lines: str = "auto",
     words: str = "pieces",
     on_bad: str = "stop",
-    workers: int | None = None,
+    workers: int = 1,
     task_id: int = 0,
     num_tasks: int = 1,
     engine: str = "processes",
@@ -102,7 +103,8 @@ def prepare(
         words: What whole-word masking takes for a word: "pieces" joins tokens that begin with ##,
             "spaces" takes what is between spaces.
         on_bad: "stop" at a bad record, or "skip" it and list it in skipped.jsonl.
-        workers: Processes; None uses all cores.
+        workers: Processes. A script that asks for more than one keeps its own work under
+            `if __name__ == "__main__":`, because each process imports the script again.
         task_id: Which share of the work to do, from 0, if several machines share a disk.
         num_tasks: How many shares there are.
         engine: "processes", or "ray" for a Ray cluster (`pip install 'unmask[ray]'`).
@@ -111,15 +113,13 @@ def prepare(
         corpus = unmask.prepare("texts.txt", "corpus", tokenizer="vocabulary")
         corpus.tokens
     """
-    import os
-
     from unmask.checkpoint.fetch import locate
     from unmask.checkpoint.vocabulary import load_tokenizer
     from unmask.data.corpus import prepare as job
     from unmask.data.read.lines import file_format
     from unmask.system.settings import validate
 
-    _check_engine(engine, task_id or workers)
+    _check_engine(engine, shared=task_id > 0 or workers > 1)
     paths, folder, console = paths_of(files), Path(out), LoggingConsole()
     table: dict[str, object] = {"column": column, "lines": lines, "words": words}
     settings = validate(job.PrepareSettings, table | {"on_bad": on_bad}, where="prepare")
@@ -137,18 +137,18 @@ def prepare(
         folder,
         settings,
         task=job.PrepareTask(number=task_id, tasks=num_tasks),
-        workers=workers or os.cpu_count() or 1,
+        workers=workers,
         progress=lambda done, total: console.progress("preparing", "bytes", done, total),
         notice=console.say,
     )
     return _prepared(folder, manifest)
 
 
-def _check_engine(engine: str, share: int | None) -> None:
+def _check_engine(engine: str, *, shared: bool) -> None:
     """Refuse an unknown engine, and to tell Ray who does which share of the work."""
     if engine not in ENGINES:
         raise SettingsError(unknown_name("engine", engine, ENGINES))
-    if engine == "ray" and share:
+    if engine == "ray" and shared:
         raise SettingsError("engine 'ray': Ray decides who works; leave out task_id and workers.")
 
 

@@ -70,7 +70,9 @@ class Model(LoadedModel):
             str(weights.device),
             "ONNX Runtime" if self.forward is not self.live else str(weights.dtype)[6:],
         ]
-        return f"Model({self.path.name}: {', '.join(parts)})"
+        # Every run publishes its model as `model`, so the name of the run tells more.
+        name = "/".join(self.path.parts[-2:]) if self.path.name == "model" else self.path.name
+        return f"Model({name}: {', '.join(parts)})"
 
     @property
     def scores(self) -> dict[str, float]:

@@ -110,5 +110,8 @@ def _layouts(ask: type[Ask], *, labelled: bool) -> list[tuple[str, ...]]:
 
 
 def _need(ask: type[Ask], labelled: bool) -> str:
-    layouts = dict.fromkeys(_layouts(ask, labelled=labelled))
-    return f"a dictionary, or a tuple of ({') or ('.join(map(', '.join, layouts))})"
+    """Describe the rows that a task takes."""
+    layouts = [names for names in _layouts(ask, labelled=labelled) if len(names) > 1]
+    tuples = " or ".join(f"({', '.join(names)})" for names in dict.fromkeys(layouts))
+    kinds = ["a string"] if not labelled and len(ask.needed()) == 1 else []
+    return ", ".join([*kinds, "a dictionary"]) + (f", or a tuple {tuples}" if tuples else "")

@@ -10,7 +10,7 @@ from tests.conftest import tiny_network
 from tests.shapes import bert_heads
 from unmask.checkpoint.folder import save_folder
 from unmask.cli import answers as cli
-from unmask.infer import model as model_file
+from unmask.infer import loaded as loaded_file
 from unmask.infer.compiled.compile import compile_model, records_for
 from unmask.infer.compiled.graph import CompiledForward
 from unmask.system.errors import DataError, FolderError, SettingsError
@@ -51,7 +51,7 @@ def case(request, tmp_path_factory, tokenizer):
 def answers(model, records):
     if model.network.shape.labels is None:
         return model.embed(records)
-    return list(model.predict(records))
+    return list(model.answers(records))
 
 
 def test_it_says_nearly_what_the_live_model_says(case):
@@ -162,7 +162,7 @@ def test_full_precision_is_the_same_but_for_rounding(encoder, tmp_path):
 def test_without_the_runtime_it_answers_in_full_precision(encoder, tmp_path, monkeypatch):
     texts = [line(number, "encoder") for number in range(40)]
     compile_model(encoder, tmp_path / "int8", texts, int8=True, least=0.5)
-    monkeypatch.setattr(model_file, "onnxruntime_installed", lambda: False)
+    monkeypatch.setattr(loaded_file, "onnxruntime_installed", lambda: False)
     without = unmask.load(tmp_path / "int8")
     np.testing.assert_array_equal(without.embed(texts), encoder.embed(texts))
     assert without.faster == "it is compiled for ONNX Runtime: pip install 'unmask[onnx]'"
