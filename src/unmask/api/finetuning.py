@@ -142,15 +142,15 @@ class FinetuneCall:
 
         console, ask = LoggingConsole(), _ask_of(self.task)
         with ExitStack() as files:
-            paths: list[Any] = [
-                None if data is None else files.enter_context(as_files(data, ask, name)).paths
+            paths: dict[str, Any] = {
+                name: None if data is None else files.enter_context(as_files(data, ask, name)).paths
                 for name, data in (("train", train), ("dev", dev))
-            ]
+            }
             watcher = policy_of(self.on_bad, console)
             finetune_files(
                 self.task,
                 self.model,
-                LabelledFiles(*paths, self.columns, watcher),
+                LabelledFiles(**paths, columns=self.columns, watcher=watcher),
                 self.out,
                 self.changes,
                 console,

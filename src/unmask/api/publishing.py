@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from unmask.system.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from unmask.api.results import CompiledModel, ExportedModel
     from unmask.infer.model import Model
@@ -140,14 +141,14 @@ def serve(
     from unmask.api.arguments import LoggingConsole
     from unmask.server.start import named_models, run_server
 
-    if isinstance(models, str | Path):
-        models = [models]
-    if not hasattr(models, "items"):
-        models = named_models(models)
-    if not models:
+    if isinstance(models, Mapping):
+        named: Mapping[str, str | Path | Model] = models
+    else:
+        named = named_models([models] if isinstance(models, str | Path) else models)
+    if not named:
         raise SettingsError("models is empty; need at least one model.")
     run_server(
-        models,
+        named,
         host=host,
         port=port,
         token=token,

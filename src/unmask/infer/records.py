@@ -81,15 +81,16 @@ def _named(
     """Name the values of a tuple by their number: with or without the second text of a pair."""
     for names in _layouts(ask, labelled=labelled):
         # ((text, second), label) is (text, second, label)
-        flat = [*row[0], *row[1:]] if _is_pair(row) and len(names) == 3 else row
+        flat = [*_pair_in(row), *row[1:]] if len(names) == 3 else row
         if len(flat) == len(names) and _fits(flat[0], names[0]):
             return dict(zip(names, flat, strict=True))
     raise DataError(f"{where} is {described(row)}; need {_need(ask, labelled)}.")
 
 
-def _is_pair(row: Sequence[Any]) -> bool:
+def _pair_in(row: Sequence[object]) -> Sequence[object]:
+    """Return the two texts of a pair that is the first value of a row, or else this value."""
     first = row[0] if row else None
-    return isinstance(first, tuple | list) and len(first) == 2
+    return first if isinstance(first, tuple | list) and len(first) == 2 else row[:1]
 
 
 def _fits(value: object, name: str) -> bool:
