@@ -1,6 +1,7 @@
 """A loaded model: what `unmask.load` gives to a program."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -8,6 +9,7 @@ import unmask
 from tests.conftest import tiny_network
 from tests.shapes import bert_heads
 from unmask.checkpoint.folder import save_folder
+from unmask.infer.device import usable_device
 from unmask.system.errors import DataError, FolderError, SettingsError
 
 LONG = "the cat sat on the mat . " * 20
@@ -157,3 +159,108 @@ def test_a_model_without_the_head_says_what_it_is(tmp_path, tokenizer):
 def test_an_unknown_model_is_answered_with_the_nearest():
     with pytest.raises(FolderError, match="did you mean 'minilm'"):
         unmask.load("minilmm")
+
+
+FORMS = {
+    "tuple": ("the cat", "a dog"),
+    "generator": (text for text in ("the cat", "a dog")),
+    "series": pd.Series(["the cat", "a dog"]),
+    "array": np.array(["the cat", "a dog"]),
+    "frame": pd.DataFrame({"text": ["the cat", "a dog"], "id": [1, 2]}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_vectors_of_texts_in_many_forms(model, form):
+    np.testing.assert_array_equal(model.embed(FORMS[form]), model.embed(["the cat", "a dog"]))
+
+
+def test_encode_is_embed(model):
+    np.testing.assert_array_equal(model.encode("the cat"), model.embed("the cat"))
+    vectors = model.encode(["the cat"], pool="cls", layer=0, normalize=False)
+    np.testing.assert_array_equal(
+        vectors, model.embed(["the cat"], pool="cls", layer=0, normalize=False)
+    )
+
+
+def test_a_text_that_is_none_is_named_by_its_index(model):
+    with pytest.raises(DataError, match=r"texts\[17\] is None; need a string"):
+        model.embed(["a"] * 17 + [None])
+    with pytest.raises(DataError, match=r"texts\[1\] is 5 \(int\); need a string"):
+        model.tokenize(["a", 5])
+
+
+def test_several_texts_are_filled_in_one_call(model):
+    one, other = model.fill(["the [MASK]", "[MASK] [MASK]"], top=2)
+    assert one == model.fill("the [MASK]", top=2)
+    assert [len(predictions) for predictions in other] == [2, 2]
+
+
+def test_tokens_of_a_text_a_pair_and_a_list(model):
+    one = model.tokenize("the cat")
+    assert one.tokens == ["[CLS]", "the", "cat", "[SEP]"]
+    assert [one.ids[0], one.ids[-1]] == [2, 3]
+    assert one.offsets[1:3] == [(0, 3), (4, 7)]
+    assert model.tokenize("the cat", "sat").segments == [0, 0, 0, 0, 1, 1]
+    assert model.tokenize(["the cat", "a dog"]) == [one, model.tokenize("a dog")]
+    assert model.tokenize(LONG).cut == 140 + 2 - 32
+    with pytest.raises(SettingsError, match="second belongs to a single text"):
+        model.tokenize(["the cat"], "sat")
+
+
+def test_a_model_shows_itself_in_one_line(model):
+    assert repr(model) == (
+        "Model(tiny: BertForPreTraining, 4 layers, hidden size 16, 10,473 parameters, "
+        "heads: pooler, tokens, pair, no task, cpu, float32)"
+    )
+    assert sum(p.numel() for p in model.network.parameters()) == 10473
+
+
+def test_a_saved_model_answers_the_same_with_its_weights_of_now(model, tmp_path):
+    with torch.no_grad():
+        model.network.heads["pair"].dense.bias.add_(1.0)
+    path = model.save(tmp_path / "saved")
+    assert path == tmp_path / "saved"
+    again = unmask.load(path)
+    np.testing.assert_array_equal(again.embed(["the cat"]), model.embed(["the cat"]))
+    assert again.next("the cat", "sat") == model.next("the cat", "sat")
+    with pytest.raises(FolderError, match="saved"):
+        model.save(tmp_path / "saved")
+
+
+def test_a_model_moves_to_a_device_that_is_there(model, monkeypatch):
+    assert model.to("cpu") is model
+    with pytest.raises(SettingsError, match="device 'cuda:9': this machine has cpu"):
+        model.to("cuda:9")
+    with pytest.raises(SettingsError, match="device 'gpu'"):
+        unmask.load(model.path, device="gpu")
+    # "meta" is a device without memory, which every machine has.
+    monkeypatch.setattr("unmask.infer.device.available_devices", lambda: ["cpu", "meta"])
+    assert model.to("meta").network.table().device.type == "meta"
+
+
+@pytest.mark.parametrize(("name", "known"), [("cuda", ["cpu", "cuda:0"]), ("mps", ["cpu", "mps"])])
+def test_a_kind_of_device_stands_for_its_first(monkeypatch, name, known):
+    monkeypatch.setattr("unmask.infer.device.available_devices", lambda: known)
+    assert usable_device(name).type == name
+    with pytest.raises(SettingsError, match=f"this machine has {', '.join(known)}"):
+        usable_device("xpu")
+
+
+def test_a_task_that_was_not_learned_is_named_with_its_command(model):
+    message = "not fine-tuned for {0}. Fine-tune it with `unmask finetune {0} MODEL"
+    asked = {
+        "classify": lambda: model.classify("a"),
+        "regress": lambda: model.score(["a"]),
+        "qa": lambda: model.answer("a", "b"),
+        "ner": lambda: model.entities("a"),
+    }
+    for name, ask in asked.items():
+        with pytest.raises(FolderError, match=message.format(name)):
+            ask()
+    with pytest.raises(FolderError, match="without a decoder, .* `unmask translate train`"):
+        model.translate("a")
+
+
+def test_a_model_without_scores_has_none(model):
+    assert model.scores == {}
