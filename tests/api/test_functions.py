@@ -77,6 +77,7 @@ def test_preparing_again_finds_it_done(workplace):
             "Ray decides",
         ),
         (lambda: unmask.pretrain("c", "run", steps=1, minutes=1), "Give one of them"),
+        (lambda: unmask.pretrain("c", "run", batch_size=1, batch_tokens=9), "both set the batch"),
         (lambda: unmask.pretrain("c", "run", resume=True, overwrite=True), "resume and overwrite"),
         (lambda: unmask.compile("minilm", "dev.tsv"), "dev.tsv"),
         (lambda: unmask.serve([]), "models is empty"),

@@ -109,8 +109,8 @@ def test_python_says_it_in_one_line(folders):
     assert model.translate(TEXTS[0]) == expected[0]
     with pytest.raises(TypeError, match="unexpected keyword argument 'beam'"):
         model.translate(["hund"], beam=3)
-    with pytest.raises(SettingsError, match="translate: .*beams.* is 0"):
-        model.translate(["hund"], beams=0)
+    with pytest.raises(SettingsError, match="translate: '.*' is 0; input should be greater"):
+        model.translate(["hund"], beam_size=0)
 
 
 def test_a_model_without_a_decoder_is_refused(tiny_folder):

@@ -146,9 +146,9 @@ def translate(
     model: str | Path | Model,
     texts: Any,
     *,
-    beams: int = 1,
-    penalty: float = 1.0,
-    longest: int | None = None,
+    beam_size: int = 1,
+    length_penalty: float = 1.0,
+    max_length: int | None = None,
     sample: bool = False,
     temperature: float = 1.0,
     top_k: int = 0,
@@ -162,9 +162,9 @@ def translate(
         model: A loaded model with a decoder, or its folder.
         texts: A text, or a list, generator, Series, array or column of texts; or a file with a text
             per line as a `pathlib.Path`.
-        beams: The width of the beam; 1 is greedy.
-        penalty: Scores are divided by the length to this power. Needs a beam search.
-        longest: The most tokens of a translation. None allows 10 more than twice the source.
+        beam_size: The number of hypotheses that a beam search keeps; 1 is greedy.
+        length_penalty: Scores are divided by the length to this power. Needs a beam search.
+        max_length: The most tokens of a translation. None allows 10 more than twice the source.
         sample: Draw tokens by their probability.
         temperature: Of sampling; values below 1 favour likely tokens.
         top_k: Draw among this many tokens; 0 stands for all.
@@ -173,7 +173,7 @@ def translate(
         split: Translate a text that is too long in parts. False makes it an error.
 
     Example:
-        unmask.translate("translator/model", "Ein Hund rennt.", beams=4)
+        unmask.translate("translator/model", "Ein Hund rennt.", beam_size=4)
     """
     if isinstance(texts, Path):
         from unmask.data.labelled.parallel import read_sources
@@ -181,9 +181,9 @@ def translate(
         texts = (pair.source for pair in read_sources(texts))
     return opened(model).translate(
         texts,
-        beams=beams,
-        penalty=penalty,
-        longest=longest,
+        beam_size=beam_size,
+        length_penalty=length_penalty,
+        max_length=max_length,
         sample=sample,
         temperature=temperature,
         top_k=top_k,

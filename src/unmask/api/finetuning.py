@@ -66,7 +66,7 @@ def finetune(
         train: Data to learn from: a file, a list of files, or rows. Rows are dictionaries, (text,
             label) pairs, (text, second, label) tuples, a DataFrame, a `datasets.Dataset` or a
             pyarrow Table. A generator is read once.
-        dev: Data to be scored on, likewise. With None, a part of `train` is held out.
+        dev: Data to be scored on, likewise. With None, a share of `train` is held out.
         out: The run's folder.
         text: The column of the text. Common names are recognised.
         second: The column of the second text of a pair, or of the translation.

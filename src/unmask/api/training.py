@@ -178,6 +178,7 @@ def pretrain(
     steps: int | None = None,
     minutes: float | None = None,
     max_length: int | None = None,
+    batch_size: int | None = None,
     batch_tokens: int | None = None,
     warmup: float | None = None,
     pairs: str | None = None,
@@ -201,6 +202,7 @@ def pretrain(
         steps: The number of steps.
         minutes: A time limit; the learning rate ends with it.
         max_length: Train in one phase with sequences of this many tokens.
+        batch_size: The batch size in sequences of full length.
         batch_tokens: The batch size in tokens.
         warmup: Warm-up, as a fraction of the run.
         pairs: "nsp" for next sentences, "sop" for sentence order, or "off".
@@ -222,11 +224,13 @@ def pretrain(
     """
     if steps is not None and minutes is not None:
         raise SettingsError("steps and minutes both set the length of the run. Give one of them.")
+    if batch_size is not None and batch_tokens is not None:
+        raise SettingsError("batch_size and batch_tokens both set the batch size. Give one.")
     folder = check_run(out, resume=resume, overwrite=overwrite)
     flags: dict[str, object] = {"schedule.steps": steps, "schedule.minutes": minutes}
     flags |= {"model.size": size, "schedule.warmup": warmup, "data.pairs": pairs, "seed": seed}
     flags |= {"optimizer.learning_rate": learning_rate}
-    phase = {"length": max_length, "batch_tokens": batch_tokens}
+    phase = {"length": max_length, "batch_size": batch_size, "batch_tokens": batch_tokens}
     from unmask.jobs.pretrain_recipe import pretrain_recipe
 
     console = LoggingConsole()

@@ -258,9 +258,9 @@ class Model(LoadedModel):
         self,
         texts: Texts,
         *,
-        beams: int = 1,
-        penalty: float = 1.0,
-        longest: int | None = None,
+        beam_size: int = 1,
+        length_penalty: float = 1.0,
+        max_length: int | None = None,
         sample: bool = False,
         temperature: float = 1.0,
         top_k: int = 0,
@@ -270,15 +270,15 @@ class Model(LoadedModel):
     ) -> str | list[str]:
         """Translate texts: greedily, with a beam search, or by sampling.
 
-        `beams` is the width of the beam and `penalty` the exponent of the length by which scores
-        are divided. `longest` limits the tokens of a translation. `sample` draws tokens, with
-        `temperature`, `top_k`, `top_p` and `seed`. A text that is too long is translated in parts;
-        without `split`, it is an error.
+        `beam_size` 1 is greedy; larger beams divide scores by the length to the power of
+        `length_penalty`. `max_length` limits the tokens of a translation. `sample` draws tokens,
+        with `temperature`, `top_k`, `top_p` and `seed`. A text that is too long is translated in
+        parts; without `split`, it is an error.
         """
         table: dict[str, object] = {
-            "beams": beams,
-            "penalty": penalty,
-            "longest": longest,
+            "beams": beam_size,
+            "penalty": length_penalty,
+            "longest": max_length,
             "sample": sample,
             "temperature": temperature,
             "top_k": top_k,

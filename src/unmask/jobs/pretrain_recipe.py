@@ -8,9 +8,10 @@ from unmask.data.corpus.layout import read_manifest
 from unmask.jobs.settings_read import PRETRAIN, check_network
 from unmask.system.console import Console
 from unmask.system.errors import UserError
-from unmask.system.settings import read_toml
+from unmask.system.settings import read_toml, validate
 from unmask.system.written import RECIPE
 from unmask.train.compose import compose, recipe_path
+from unmask.train.optim.schedules import Phase
 from unmask.train.recipe import Recipe
 
 
@@ -28,7 +29,8 @@ def pretrain_recipe(
     """Compose the recipe of a run in `out`; None if a resumed run continues with its own.
 
     Without a name, the recipe is bert or, with a time limit, budget. `phase` has the settings of
-    every phase. Errors in the arguments are raised here, before torch is imported.
+    every phase, in which `batch_size` is a number of sequences of full length. Errors in the
+    arguments are raised here, before torch is imported.
     """
     read_manifest(corpus)
     if resume and not (name or changes or phase):
@@ -60,5 +62,14 @@ def _with_phases(table: dict[str, Any], phase: Mapping[str, int]) -> dict[str, A
     phases = schedule.get("phases") or [{}]
     if "length" in phase:
         phases = [{**phases[0], "share": 1.0}]
-    schedule = {**schedule, "phases": [{**before, **phase} for before in phases]}
+    schedule = {**schedule, "phases": [_phase({**before, **phase}) for before in phases]}
     return schedule if old else {**table, "schedule": schedule}
+
+
+def _phase(table: dict[str, Any]) -> dict[str, Any]:
+    """Turn a batch size in sequences into one in tokens."""
+    sequences = table.pop("batch_size", None)
+    if sequences is None:
+        return table
+    length = validate(Phase, table, where="recipe [[schedule.phases]]").length
+    return {**table, "batch_tokens": sequences * length}
