@@ -30,7 +30,13 @@ from unmask.system.errors import (
 from unmask.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from unmask.api.results import CompiledModel, Evaluation, ExportedModel, PreparedCorpus
+    from unmask.api.results import (
+        CompiledModel,
+        Evaluation,
+        ExportedModel,
+        LearnedVocabulary,
+        PreparedCorpus,
+    )
     from unmask.infer.attention_maps import AttentionMaps
     from unmask.infer.loaded import TokenizedText, TokenPrediction
     from unmask.infer.model import Model
@@ -39,7 +45,6 @@ if TYPE_CHECKING:
     from unmask.tasks.qa import Candidate, QaAnswer
     from unmask.tasks.regress import Number
     from unmask.tasks.translate import Translation
-    from unmask.text.learn import VocabularyReport
 
 __all__ = [
     "AttentionMaps",
@@ -53,6 +58,7 @@ __all__ = [
     "FoundEntities",
     "FoundEntity",
     "Labels",
+    "LearnedVocabulary",
     "Model",
     "Number",
     "PreparedCorpus",
@@ -63,7 +69,6 @@ __all__ = [
     "TokenizedText",
     "Translation",
     "UserError",
-    "VocabularyReport",
     "__version__",
     "compile",
     "evaluate",
@@ -90,6 +95,7 @@ _LATE = {
     "FoundEntities": "unmask.tasks.ner",
     "FoundEntity": "unmask.tasks.ner",
     "Labels": "unmask.tasks.classify",
+    "LearnedVocabulary": "unmask.api.results",
     "Model": "unmask.infer.model",
     "Number": "unmask.tasks.regress",
     "PreparedCorpus": "unmask.api.results",
@@ -97,7 +103,6 @@ _LATE = {
     "TokenPrediction": "unmask.infer.loaded",
     "TokenizedText": "unmask.infer.loaded",
     "Translation": "unmask.tasks.translate",
-    "VocabularyReport": "unmask.text.learn",
 }
 
 

@@ -40,10 +40,10 @@ def test_text_becomes_a_vocabulary_a_corpus_and_a_model(workplace, capfd, caplog
     report = unmask.learn_vocabulary("texts.txt", "vocabulary", size=60)
     assert report.words == 120 * 4
     corpus = unmask.prepare(["texts.txt"], "corpus", tokenizer="vocabulary")
-    assert (corpus.folder, corpus.sentences, corpus.read) == (Path("corpus"), 120, 160)
+    assert (corpus.folder, corpus.sentences, corpus.read) == (Path("corpus"), 120, 120)
     assert corpus.tokens == 120 * 4
     small = {"size": "tiny", "steps": 2, "max_length": 16, "batch_tokens": 64, "seed": 3}
-    model = unmask.pretrain("corpus", "run", **small, settings={"evaluate": {"times": 1}})
+    model = unmask.pretrain("corpus", "run", **small, settings={"data": {"held_out": 5}})
     assert isinstance(model, Model)
     assert len(model.fill("it is [MASK]", top=2)[0]) == 2
     recipe = Path("run/recipe.toml").read_text()

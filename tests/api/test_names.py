@@ -19,7 +19,7 @@ import sys
 
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("torch", "numpy", "pydantic", "pandas", "datasets"):
+        if name.partition(".")[0] in ("torch", "numpy", "pandas", "datasets"):
             raise ImportError(f"{name} is not installed")
 
 sys.meta_path.insert(0, Missing())

@@ -78,10 +78,10 @@ def evaluate(
     chosen, console = columns_of(text, second, label, columns, header), LoggingConsole()
     watcher = policy_of(on_bad, console)
     loaded = opened(model)
-    from unmask.api.data import as_files
+    from unmask.api.records import as_files
     from unmask.api.results import Evaluation
     from unmask.infer.predict import evaluate_file
-    from unmask.system.results import plain
+    from unmask.tasks.results import plain
 
     with as_files(data, type(loaded.task).Ask, "data") as source:
         metrics, detail, answers = evaluate_file(loaded, source.paths, chosen, watcher, console.say)
@@ -130,8 +130,8 @@ def predict(
     chosen, console = columns_of(text, second, None, columns, header), LoggingConsole()
     watcher = policy_of(on_bad, console)
     loaded = opened(model)
+    from unmask.api.records import records_of
     from unmask.infer.predict import read_records
-    from unmask.infer.records import records_of
 
     if isinstance(data, Path):
         records = read_records(loaded.task, data, chosen, watcher, console.say)

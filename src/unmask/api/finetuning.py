@@ -136,7 +136,7 @@ class FinetuneCall:
 
     def run(self, train: object, dev: object, seeds: int, trials: int) -> None:
         """Fine-tune on files or rows; rows are read from temporary files during the run."""
-        from unmask.api.data import as_files
+        from unmask.api.records import as_files
         from unmask.jobs.inputs.labelled import LabelledFiles
         from unmask.jobs.start import finetune_files
 

@@ -73,8 +73,8 @@ def compile(
 
 def _records(model: Model, texts: object) -> Iterable[Any]:
     """Return the texts of an encoder, or the records of a fine-tuned model."""
+    from unmask.api.records import records_of
     from unmask.data.read.objects import texts_of
-    from unmask.infer.records import records_of
 
     if model.network.shape.labels is None:
         return texts_of(texts)

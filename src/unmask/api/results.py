@@ -6,7 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unmask.system.results import Result
+from unmask.tasks.results import Result
+
+
+@dataclass(frozen=True, repr=False)
+class LearnedVocabulary(Result):
+    """A vocabulary folder, and how well the vocabulary fits the words it was learned from."""
+
+    folder: Path
+    tokens: int
+    words: int
+    distinct_words: int
+    characters_spelled: float  # share of characters in words that are not [UNK]
+    tokens_per_word: float
+    unknown_words: float  # share of words that are [UNK]
 
 
 @dataclass(frozen=True, repr=False)

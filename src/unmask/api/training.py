@@ -12,9 +12,8 @@ from unmask.system.errors import SettingsError, unknown_name
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from unmask.api.results import PreparedCorpus
+    from unmask.api.results import LearnedVocabulary, PreparedCorpus
     from unmask.infer.model import Model
-    from unmask.text.learn import VocabularyReport
 
 ENGINES = ("processes", "ray")
 
@@ -30,7 +29,7 @@ def learn_vocabulary(
     min_count: int = 2,
     column: str | None = None,
     workers: int = 1,
-) -> VocabularyReport:
+) -> LearnedVocabulary:
     """Learn a WordPiece vocabulary from text files and write it as a folder.
 
     Args:
@@ -65,7 +64,7 @@ def learn_vocabulary(
     from unmask.text.learn import LearnSettings
 
     table: dict[str, object] = {"size": size, "criterion": criterion, "coverage": coverage}
-    return learn_folder(
+    report = learn_folder(
         paths,
         folder,
         validate(LearnSettings, table | {"min_count": min_count}, where="learn_vocabulary"),
@@ -74,6 +73,9 @@ def learn_vocabulary(
         workers=workers,
         learning=lambda done, total: console.progress("learning tokens", "tokens", done, total),
     )
+    from unmask.api.results import LearnedVocabulary
+
+    return LearnedVocabulary(folder, **vars(report))
 
 
 def prepare(
@@ -219,7 +221,7 @@ def pretrain(
 
     Example:
         model = unmask.pretrain("corpus", "run", size="tiny", steps=2, max_length=16,
-                                batch_tokens=64, settings={"evaluate.times": 1})
+                                batch_tokens=64, settings={"data.held_out": 5, "evaluate.times": 1})
         model.fill("the [MASK] sat")
     """
     if steps is not None and minutes is not None:

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.system.errors import SettingsError, unknown_name
-from unmask.system.results import Result
 from unmask.tasks.alignment import merged_weights
+from unmask.tasks.results import Result
 from unmask.text.detokenize import merge_word_pieces
 
 Table = NDArray[np.float32]

@@ -23,12 +23,11 @@ from unmask.infer.translate import Translator
 from unmask.model.shape import LABELS, TOKENS
 from unmask.system.errors import DataError, FolderError, SettingsError, TextTooLong
 from unmask.system.malloc import keep_freed_memory
-from unmask.system.results import Result
 from unmask.tasks.base import Task
 from unmask.tasks.criterion import Criterion
 from unmask.tasks.forward import Forward, LiveForward
 from unmask.tasks.restore import task_of
-from unmask.tasks.results import AnswerCounts
+from unmask.tasks.results import AnswerCounts, Result
 from unmask.text.tokenizer import Encoded
 from unmask.text.tokens import Tokenizers
 from unmask.text.vocabulary import MASK, require_mask_token

@@ -19,13 +19,13 @@ from unmask.data.labelled.squad import Question
 from unmask.data.read.objects import pairs_of, texts_of
 from unmask.infer import Pool
 from unmask.infer.attention_maps import AttentionMaps, Table
-from unmask.infer.device import usable_device
 from unmask.infer.embed import DEFAULTS, EmbedOptions, Layer, Vector, width_of
 from unmask.infer.loaded import LoadedModel, TokenizedText, TokenPrediction
 from unmask.model.attention import recording
 from unmask.model.config import SearchSettings
 from unmask.model.network import count_parameters
 from unmask.model.shape import PAIR, TOKENS
+from unmask.system.devices import device_of
 from unmask.system.errors import DataError, FolderError, SettingsError, UserError
 from unmask.system.settings import validate
 from unmask.tasks.base import Task
@@ -85,7 +85,7 @@ class Model(LoadedModel):
 
         A compiled model leaves the CPU without its graph and computes in full precision there.
         """
-        self.network.to(usable_device(device))
+        self.network.to(device_of(device))
         self.forward = self.graph if device == "cpu" and self.graph is not None else self.live
         return self
 

@@ -11,9 +11,9 @@ from unmask.infer.answering import answer_records
 from unmask.model.config import SearchSettings
 from unmask.system.errors import DataError, FolderError
 from unmask.system.malloc import keep_freed_memory
-from unmask.system.results import Result
 from unmask.tasks.alignment import Table, alignment_of
 from unmask.tasks.forward import LiveForward
+from unmask.tasks.results import Result
 from unmask.tasks.translate import Translate, TranslateSettings, Translation
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.tokens import Tokenizers

@@ -24,11 +24,10 @@ from unmask.data.labelled.tables import TABLES
 from unmask.data.read.lines import require_unicode
 from unmask.model.shape import LabelAnswer, LabelsConfig, Shape
 from unmask.system.errors import DataError
-from unmask.system.results import Result
 from unmask.system.settings import Settings
 from unmask.tasks.labels import TRUTH, LabelWindows, Scores, TextTask, text_labels, unknown_label
 from unmask.tasks.metrics import LabelCounts, confusion, count_labels, matthews, softmax
-from unmask.tasks.results import Agreement, Detail
+from unmask.tasks.results import Agreement, Detail, Result
 from unmask.tasks.views import LabelsView
 from unmask.text.tokens import Tokenizers
 

@@ -31,7 +31,6 @@ from unmask.data.labelled.tables import TABLES
 from unmask.data.read.lines import ErrorPolicy, file_format
 from unmask.model.shape import LabelsConfig, Shape
 from unmask.system.errors import DataError
-from unmask.system.results import Result
 from unmask.system.settings import Settings
 from unmask.tasks.asks import Ask, Text
 from unmask.tasks.labels import (
@@ -44,7 +43,7 @@ from unmask.tasks.labels import (
     unknown_label,
 )
 from unmask.tasks.metrics import LabelCounts, count_labels, softmax
-from unmask.tasks.results import Agreement, Detail
+from unmask.tasks.results import Agreement, Detail, Result
 from unmask.tasks.views import MarkedSpan, SpansView
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.tokens import Tokenizers

@@ -24,12 +24,11 @@ from unmask.data.read.lines import ErrorPolicy, file_format
 from unmask.model.config import Count
 from unmask.model.shape import LabelsConfig, Shape
 from unmask.system.errors import DataError
-from unmask.system.results import Result
 from unmask.system.settings import Settings
 from unmask.tasks.asks import Ask, Text
 from unmask.tasks.labels import TRUTH, LabelTask, LabelWindow, LabelWindows, Scores
 from unmask.tasks.metrics import normalized, softmax, word_f1
-from unmask.tasks.results import Agreement
+from unmask.tasks.results import Agreement, Result
 from unmask.tasks.views import MarkedSpan, SpansView
 from unmask.text.tokenizer import Encoded, Offsets
 from unmask.text.tokens import Tokenizers

@@ -14,11 +14,10 @@ from unmask.data.batch import Batch
 from unmask.data.labelled.columns import Sample, is_fraction
 from unmask.model.shape import LabelsConfig, Shape
 from unmask.system.errors import DataError
-from unmask.system.results import Result
 from unmask.system.settings import Settings
 from unmask.tasks.labels import TRUTH, LabelWindows, Scores, TextTask, text_labels
 from unmask.tasks.metrics import pearson, spearman
-from unmask.tasks.results import Agreement
+from unmask.tasks.results import Agreement, Result
 from unmask.tasks.views import NumberView
 from unmask.text.tokens import Tokenizers
 

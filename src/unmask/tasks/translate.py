@@ -34,13 +34,12 @@ from unmask.objectives.next_token import (
     batch_of_pairs,
 )
 from unmask.system.errors import DataError, SettingsError, require
-from unmask.system.results import Result
 from unmask.system.settings import validate
 from unmask.tasks.alignment import Aligned, AligningSession
 from unmask.tasks.asks import Ask, Text
 from unmask.tasks.base import Task
 from unmask.tasks.forward import Forward, network_of
-from unmask.tasks.results import AnswerSession, Detail, Mistake
+from unmask.tasks.results import AnswerSession, Detail, Mistake, Result
 from unmask.tasks.views import AlignmentView, TextView
 from unmask.text.detokenize import merge_word_pieces, with_spaces
 from unmask.text.sentences import split_sentences

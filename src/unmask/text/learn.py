@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from unmask.system.errors import DataError
-from unmask.system.results import Result
 from unmask.system.settings import Settings
 from unmask.text import Criterion
 from unmask.text.tokenizer import Casing, Tokenizer
@@ -196,8 +195,8 @@ class Merger:
         return min(map(int, pairs), key=lambda p: (names[left.item(p)], names[right.item(p)]))
 
 
-@dataclass(frozen=True, repr=False)
-class VocabularyReport(Result):
+@dataclass(frozen=True)
+class VocabularyReport:
     """How well a vocabulary fits the words it was learned from."""
 
     tokens: int

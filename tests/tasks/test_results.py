@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 import unmask
-from unmask.system.results import Result
+from unmask.tasks.results import Result
 
 
 class Drawn(BaseModel):

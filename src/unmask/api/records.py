@@ -1,17 +1,19 @@
-"""Python objects -> records of a task: strings, pairs, tuples, dictionaries and tables.
+"""Python objects or files -> records of a task, and paths that jobs read.
 
 The values of a tuple are in the order of the task's fields, with the label last. Dictionaries and
 the rows of tables name their fields, and are read as the lines of a JSONL file are.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from unmask.data.labelled.columns import Columns
 from unmask.data.read.lines import REFUSE, ErrorPolicy, require_unicode
-from unmask.data.read.objects import described, rows_as_file, rows_of
+from unmask.data.read.objects import by_row, described, files_in, rows_as_file, rows_of
 from unmask.infer.predict import read_records
 from unmask.system.errors import DataError
 from unmask.tasks.asks import Ask
@@ -116,3 +118,29 @@ def _need(ask: type[Ask], labelled: bool) -> str:
     tuples = " or ".join(f"({', '.join(names)})" for names in dict.fromkeys(layouts))
     kinds = ["a string"] if not labelled and len(ask.needed()) == 1 else []
     return ", ".join([*kinds, "a dictionary"]) + (f", or a tuple {tuples}" if tuples else "")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Paths of labelled data, and the name of the argument if they hold its rows."""
+
+    paths: list[Path]
+    rows: str | None = None
+
+    def by_row(self, where: str) -> str:
+        """Return the place of a record: a line of the user's file, or a row of the argument."""
+        return where if self.rows is None else by_row(where, self.paths[0], self.rows)
+
+
+@contextmanager
+def as_files(data: object, ask: type[Ask], name: str) -> Iterator[Source]:
+    """Yield the paths of labelled data; rows are written to a temporary file.
+
+    `ask` is the question of the task, whose fields name the values of tuples.
+    """
+    paths = files_in(data)
+    if paths is not None:
+        yield Source(paths)
+        return
+    with rows_as_file(named_rows(ask, rows_of(data, name), name, labelled=True), name) as path:
+        yield Source([path], name)
