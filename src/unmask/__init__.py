@@ -32,13 +32,13 @@ from unmask.version import VERSION as __version__
 if TYPE_CHECKING:
     from unmask.api.results import (
         CompiledModel,
-        Evaluation,
+        EvaluationResult,
         ExportedModel,
         LearnedVocabulary,
         PreparedCorpus,
     )
     from unmask.infer.attention_maps import AttentionMaps
-    from unmask.infer.loaded import TokenizedText, TokenPrediction
+    from unmask.infer.loaded import TextTokens, TokenPrediction
     from unmask.infer.model import Model
     from unmask.tasks.classify import Labels
     from unmask.tasks.ner import FoundEntities, FoundEntity
@@ -51,7 +51,7 @@ __all__ = [
     "Candidate",
     "CompiledModel",
     "DataError",
-    "Evaluation",
+    "EvaluationResult",
     "ExportedModel",
     "FetchError",
     "FolderError",
@@ -65,8 +65,8 @@ __all__ = [
     "QaAnswer",
     "SettingsError",
     "Stopped",
+    "TextTokens",
     "TokenPrediction",
-    "TokenizedText",
     "Translation",
     "UserError",
     "__version__",
@@ -90,7 +90,7 @@ _LATE = {
     "AttentionMaps": "unmask.infer.attention_maps",
     "Candidate": "unmask.tasks.qa",
     "CompiledModel": "unmask.api.results",
-    "Evaluation": "unmask.api.results",
+    "EvaluationResult": "unmask.api.results",
     "ExportedModel": "unmask.api.results",
     "FoundEntities": "unmask.tasks.ner",
     "FoundEntity": "unmask.tasks.ner",
@@ -100,8 +100,8 @@ _LATE = {
     "Number": "unmask.tasks.regress",
     "PreparedCorpus": "unmask.api.results",
     "QaAnswer": "unmask.tasks.qa",
+    "TextTokens": "unmask.infer.loaded",
     "TokenPrediction": "unmask.infer.loaded",
-    "TokenizedText": "unmask.infer.loaded",
     "Translation": "unmask.tasks.translate",
 }
 

@@ -10,7 +10,7 @@ from unmask.api.arguments import LoggingConsole, columns_of, opened, policy_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from unmask.api.results import Evaluation
+    from unmask.api.results import EvaluationResult
     from unmask.infer.model import Model
 
 
@@ -57,7 +57,7 @@ def evaluate(
     columns: Mapping[str, str] | None = None,
     header: bool | None = None,
     on_bad: str = "stop",
-) -> Evaluation:
+) -> EvaluationResult:
     """Score a fine-tuned model on labelled data.
 
     Args:
@@ -79,7 +79,7 @@ def evaluate(
     watcher = policy_of(on_bad, console)
     loaded = opened(model)
     from unmask.api.records import as_files
-    from unmask.api.results import Evaluation
+    from unmask.api.results import EvaluationResult
     from unmask.infer.predict import evaluate_file
     from unmask.tasks.results import plain
 
@@ -88,7 +88,7 @@ def evaluate(
         mistakes = [plain(mistake) for mistake in detail.mistakes]
         for mistake in mistakes:
             mistake["where"] = source.by_row(mistake["where"])
-    return Evaluation(metrics, detail.table, detail.confusion, mistakes, list(answers))
+    return EvaluationResult(metrics, detail.table, detail.confusion, mistakes, list(answers))
 
 
 def predict(

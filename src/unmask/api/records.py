@@ -121,7 +121,7 @@ def _need(ask: type[Ask], labelled: bool) -> str:
 
 
 @dataclass(frozen=True)
-class Source:
+class DataFiles:
     """Paths of labelled data, and the name of the argument if they hold its rows."""
 
     paths: list[Path]
@@ -133,14 +133,14 @@ class Source:
 
 
 @contextmanager
-def as_files(data: object, ask: type[Ask], name: str) -> Iterator[Source]:
+def as_files(data: object, ask: type[Ask], name: str) -> Iterator[DataFiles]:
     """Yield the paths of labelled data; rows are written to a temporary file.
 
     `ask` is the question of the task, whose fields name the values of tuples.
     """
     paths = files_in(data)
     if paths is not None:
-        yield Source(paths)
+        yield DataFiles(paths)
         return
     with rows_as_file(named_rows(ask, rows_of(data, name), name, labelled=True), name) as path:
-        yield Source([path], name)
+        yield DataFiles([path], name)

@@ -37,7 +37,7 @@ class PreparedCorpus(Result):
 
 
 @dataclass(frozen=True, repr=False)
-class Evaluation(Result):
+class EvaluationResult(Result):
     """The scores of a model on labelled data, and where it was wrong."""
 
     metrics: dict[str, float]

@@ -44,7 +44,7 @@ class TokenPrediction(Result):
 
 
 @dataclass(frozen=True, repr=False)
-class TokenizedText(Result):
+class TextTokens(Result):
     """The tokens of a text or pair, with [CLS] and [SEP], as the network reads them."""
 
     tokens: list[str]
@@ -210,11 +210,11 @@ class LoadedModel:
         tokens = self.tokenizer.vocabulary.tokens
         return tokens[id] if id < len(tokens) else f"[id {id}]"
 
-    def tokenized(self, *texts: str | None) -> TokenizedText:
+    def tokenized(self, *texts: str | None) -> TextTokens:
         """Split a text or a pair into tokens; None stands for no second text."""
         given = [text for text in texts if text is not None]
         encoded = self.tokenizer.encode(*given, limit=self.network.config.max_length)
-        return TokenizedText(
+        return TextTokens(
             self.tokens_of(encoded), encoded.ids, encoded.segments, encoded.offsets, encoded.cut
         )
 

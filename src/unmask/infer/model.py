@@ -20,7 +20,7 @@ from unmask.data.read.objects import pairs_of, texts_of
 from unmask.infer import Pool
 from unmask.infer.attention_maps import AttentionMaps, Table
 from unmask.infer.embed import DEFAULTS, EmbedOptions, Layer, Vector, width_of
-from unmask.infer.loaded import LoadedModel, TokenizedText, TokenPrediction
+from unmask.infer.loaded import LoadedModel, TextTokens, TokenPrediction
 from unmask.model.attention import recording
 from unmask.model.config import SearchSettings
 from unmask.model.network import count_parameters
@@ -153,13 +153,11 @@ class Model(LoadedModel):
         return self.vectors(self.examples(([text] for text in read), truncate=truncate), options)
 
     @overload
-    def tokenize(self, text: str, second: str | None = None) -> TokenizedText: ...
+    def tokenize(self, text: str, second: str | None = None) -> TextTokens: ...
     @overload
-    def tokenize(self, text: Texts) -> list[TokenizedText]: ...
+    def tokenize(self, text: Texts) -> list[TextTokens]: ...
 
-    def tokenize(
-        self, text: Texts, second: str | None = None
-    ) -> TokenizedText | list[TokenizedText]:
+    def tokenize(self, text: Texts, second: str | None = None) -> TextTokens | list[TextTokens]:
         """Split a text, a pair of texts, or each of several texts into tokens."""
         if isinstance(text, str):
             return self.tokenized(text, second)
