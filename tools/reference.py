@@ -4,6 +4,7 @@ python tools/reference.py            write both pages
 python tools/reference.py --check    compare them instead; exit code 1 if they differ
 """
 
+import ast
 import inspect
 import re
 import sys
@@ -121,12 +122,19 @@ def argument_rows(text: str) -> Iterator[tuple[str, str]]:
 
 
 def result(name: str) -> str:
-    """Return the section of a result class: its fields with their types."""
+    """Return the section of a result class: its fields as in its source, with their comments."""
     kind = getattr(unmask, name)
-    fields = ", ".join(f"`{field}`" for field in kind.__dataclass_fields__)
-    return (
-        f"### `unmask.{name}`\n\n{paragraph(first_line(kind))}\n\n{paragraph(f'Fields: {fields}.')}"
-    )
+    source = textwrap.dedent(inspect.getsource(kind))
+    (node,) = ast.parse(source).body
+    assert isinstance(node, ast.ClassDef)
+    lines = source.splitlines()
+    fields = [
+        "\n".join(lines[field.lineno - 1 : field.end_lineno])
+        for field in node.body
+        if isinstance(field, ast.AnnAssign)
+    ]
+    block = "\n".join(textwrap.dedent(field) for field in fields)
+    return f"### `unmask.{name}`\n\n{paragraph(first_line(kind))}\n\n```py\n{block}\n```"
 
 
 def first_line(thing: object) -> str:

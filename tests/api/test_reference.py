@@ -54,6 +54,7 @@ def test_every_name_has_its_section(reference):
     for name in unmask.__all__:
         if name != "__version__":
             assert f"`unmask.{name}`" in page or f"| `{name}` |" in page, name
+    assert "probability: float\n" in page, "results show their fields"
     public = [name for name in vars(unmask.Model) if name[0] != "_"]
     for name in {*public} - {"load", "encode"}:  # unmask.load; another name of embed
         assert f"### `model.{name}`" in page, name
