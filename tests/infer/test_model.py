@@ -81,7 +81,7 @@ def test_one_string_is_one_text_and_not_a_list_of_letters(model):
 
 
 def test_a_mask_that_was_cut_off_is_reported_as_such(model):
-    with pytest.raises(DataError, match=r"every \[MASK\] lies behind the 32 tokens"):
+    with pytest.raises(DataError, match=r"every \[MASK\] comes after the 32 tokens"):
         model.fill(LONG + "[MASK]")
 
 

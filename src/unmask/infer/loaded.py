@@ -111,7 +111,7 @@ class LoadedModel:
         if type(length) is not int or length < MIN_LENGTH:
             raise FolderError(
                 f"{self.path}: its manifest says task.length {length!r:.40}; need a whole number "
-                f"from {MIN_LENGTH} on. Correct it, or fetch the model again."
+                f"of at least {MIN_LENGTH}. Correct it, or fetch the model again."
             )
         return min(length, most)
 
@@ -225,8 +225,8 @@ class LoadedModel:
         places = [i for i, id in enumerate(example.ids) if id == self.tokenizer.vocabulary.mask]
         if not places:
             raise DataError(
-                f"'{text[:60]}': every {MASK} lies behind the {len(example)} tokens that the model "
-                "holds. Shorten the text before it."
+                f"'{text[:60]}': every {MASK} comes after the {len(example)} tokens that the model "
+                "can read. Shorten the text before it."
             )
         with torch.inference_mode():
             # Only masked positions are multiplied with the embeddings of the whole vocabulary.

@@ -92,7 +92,7 @@ class Model(LoadedModel):
     def save(self, folder: str | Path) -> Path:
         """Write the model into a new folder, which `unmask.load` and transformers read.
 
-        The weights are written as they are now. The graph of a compiled model is left out, because
+        The weights are written as they are now. The graph of a compiled model is not saved, because
         it may not belong to these weights any more; `unmask.compile` makes a new one.
         """
         manifest, path = self.manifest or {}, Path(folder)

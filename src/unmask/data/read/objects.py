@@ -168,7 +168,7 @@ def files_in(data: object) -> list[Path] | None:
 def refuse_file_name(text: str, name: str) -> None:
     """Refuse a string that looks like the name of a data file where a string is a text.
 
-    Reading the file instead would let whoever chooses the texts read files of this machine.
+    Reading the file instead would let the author of a text read files of this machine.
     """
     if FILE_NAME.fullmatch(text):
         raise DataError(
