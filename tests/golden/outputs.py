@@ -108,7 +108,7 @@ def loss_of(model: Model, pairs: list[list[str]]) -> float:
     from unmask.tasks.results import AnswerCounts
 
     given, tally = [Pair(source, target, "given") for source, target in pairs], AnswerCounts()
-    list(model.answers(given, tally))
+    list(model.predict(given, tally))
     return tally.mean
 
 

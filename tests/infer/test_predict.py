@@ -176,7 +176,7 @@ def test_a_text_without_words_has_no_names_and_keeps_its_place(model, empty):
     from unmask.data.labelled.conll import sentence_of
 
     texts = ["john", empty, "john smith"]
-    found = list(model("ner").answers(sentence_of(text, "here") for text in texts))
+    found = list(model("ner").predict(sentence_of(text, "here") for text in texts))
     assert [len(names.tags) for names in found] == [1, 0, 2]
 
 
@@ -313,3 +313,9 @@ def test_the_dictionary_of_an_answer_is_what_the_command_prints(model, tmp_path,
     printed = list(predict_lines(own, written(tmp_path, LINES[name]), Columns()))
     answers = unmask.predict(own, LINES[name])
     assert [answer.to_dict() for answer in answers] == json.loads(json.dumps(printed))
+
+
+@pytest.mark.parametrize("wrong", ["a film", ("a", "b"), {"text": "a film"}])
+def test_the_method_for_records_says_what_takes_texts(model, wrong):
+    with pytest.raises(DataError, match=r"need records .* call unmask\.predict\(model, data\)"):
+        list(model("classify").predict([wrong]))

@@ -138,7 +138,7 @@ def predict(
     else:
         single = [data] if isinstance(data, str) else data
         records = records_of(loaded.task, single, chosen, watcher)
-    answers = list(loaded.answers(records, truncate=truncate))
+    answers = list(loaded.predict(records, truncate=truncate))
     return answers[0] if isinstance(data, str) else answers
 
 

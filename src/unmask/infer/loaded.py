@@ -125,7 +125,7 @@ class LoadedModel:
         """The model as a translator; an error if it has no decoder."""
         return Translator(self.folder, self.limit)
 
-    def answers(
+    def predict(
         self,
         records: Iterable[Any],
         tally: AnswerCounts | None = None,
@@ -138,6 +138,8 @@ class LoadedModel:
         With `tally`, the loss of labelled records is computed and counted there. `task` replaces
         the model's own task by one with other options. Without `truncate`, a text that is too long
         is an error.
+
+        Records are what a task reads from a file. `unmask.predict` takes texts, rows and tables.
         """
         task = task or self.task
         known = None if tally is None else Criterion.of(self.network, task.objective)
@@ -146,7 +148,7 @@ class LoadedModel:
             self.forward,
             self.tokens,
             task,
-            records,
+            map(_record, records),
             known=known,
             tally=tally,
             truncate=truncate,
@@ -248,3 +250,13 @@ class LoadedModel:
                 f"it cannot {purpose}. `unmask pretrain CORPUS {flags}--out RUN` trains a model "
                 "that has one."
             )
+
+
+def _record(record: Any) -> Any:
+    """Return a record of a task; refuse texts and rows, which have to become records first."""
+    if not hasattr(record, "where"):
+        raise DataError(
+            f"model.predict: got {record!r:.40}; need records of the model's task. For texts, rows "
+            "and tables, call unmask.predict(model, data)."
+        )
+    return record

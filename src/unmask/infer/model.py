@@ -321,4 +321,4 @@ class Model(LoadedModel):
                 f"{self.path}: the model was fine-tuned for {self.task.name}, not for {kind.name}. "
                 f"Fine-tune one with {train}."
             )
-        return list(self.answers(records, truncate=truncate))
+        return list(self.predict(records, truncate=truncate))

@@ -27,7 +27,7 @@ def predict_lines(
 ) -> Iterator[dict[str, Any]]:
     """Yield the answers to a file, or to standard input ("-"), as dictionaries for JSON."""
     task = model.task
-    for answer in model.answers(read_records(task, source, columns, watcher, say)):
+    for answer in model.predict(read_records(task, source, columns, watcher, say)):
         yield task.plain(answer)
 
 
@@ -87,7 +87,7 @@ def evaluate_file(
         raise DataError(f"{sources[0]}: it has no records to score. Is it the right file?")
     task.check(records)
     tally = AnswerCounts()
-    answers = list(model.answers(records, tally, task))
+    answers = list(model.predict(records, tally, task))
     loss = tally.mean if sum(tally.counts) else None
     if loss is None:
         say(

@@ -132,7 +132,7 @@ def _records(model: Model, asks: Sequence[Ask]) -> list[object]:
 def _answered(model: Model, asks: Sequence[Ask], *, truncate: bool = True) -> list[object]:
     """Return the task's answers to questions that share their options."""
     task = model.task.asked(asks[0])  # any of them will do: only the options are read
-    return list(model.answers(_records(model, asks), task=task, truncate=truncate))
+    return list(model.predict(_records(model, asks), task=task, truncate=truncate))
 
 
 def _viewed(model: Model, asks: list[Ask], *, truncate: bool = True) -> list[Viewed]:

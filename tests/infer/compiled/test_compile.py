@@ -53,7 +53,7 @@ def case(request, tmp_path_factory, tokenizer):
 def answers(model, records):
     if model.network.shape.labels is None:
         return model.embed(records)
-    return list(model.answers(records))
+    return list(model.predict(records))
 
 
 def test_it_says_nearly_what_the_live_model_says(case):

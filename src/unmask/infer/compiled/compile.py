@@ -160,7 +160,7 @@ def _answers(model: Model, forward: Forward, records: Sequence[Any]) -> list[Any
     other.forward = forward
     if model.network.shape.labels is None:
         return list(other.embeddings(records))
-    return list(other.answers(records))
+    return list(other.predict(records))
 
 
 class _Alone(LiveForward):
