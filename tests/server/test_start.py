@@ -1,5 +1,6 @@
 """`unmask.serve`: the server of `unmask serve`, from Python."""
 
+import socket
 import threading
 import time
 
@@ -79,3 +80,13 @@ def test_runs_are_named_by_their_folders(tmp_path):
     assert [*named_runs([tmp_path / "a" / "run", tmp_path / "c"])] == ["run", "c"]
     with pytest.raises(SettingsError, match="two runs have this name"):
         named_runs([tmp_path / "a" / "run", tmp_path / "b" / "run"])
+
+
+def test_a_port_that_is_taken_is_refused_before_models_are_loaded(served, monkeypatch):
+    monkeypatch.setenv(SPIN_VARIABLE, "10000")
+    monkeypatch.setattr("unmask.server.threads.load", None)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        message = f"host 127.0.0.1, port {port}: cannot listen there .* Choose another"
+        with pytest.raises(SettingsError, match=message):
+            unmask.serve(served["names"].path, port=port)

@@ -1,5 +1,6 @@
 """Models, address and limits -> a running server: what `unmask serve` and `unmask.serve` call."""
 
+import socket
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,6 +44,7 @@ def run_server(
     for folder in folders.values():
         locate(folder)
     run_folders = named_runs(runs)
+    _refuse_busy_port(host, port)
     if texts > queue:
         raise SettingsError(f"texts {texts}: more than the queue holds ({queue}). Raise queue.")
     try:
@@ -66,6 +68,17 @@ def run_server(
     app = create_app(served, limits=limits, token=token, hosts=hosts, runs=run_folders)
     say(f"serving {', '.join(served)} at http://{host}:{port} (the page; /docs; Ctrl-C ends it)")
     make_server(app, host=host, port=port, limits=limits).run()
+
+
+def _refuse_busy_port(host: str, port: int) -> None:
+    """Raise an error if the server could not listen, before models are loaded."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        raise SettingsError(
+            f"host {host}, port {port}: cannot listen there ({error.strerror}). Choose another."
+        ) from None
 
 
 def named_models(models: Iterable[str | Path]) -> dict[str, str]:
