@@ -301,6 +301,39 @@ def test_a_model_that_was_not_fine_tuned_says_how_it_is_done(small):
         unmask.translate(small, "it is six")
 
 
+# Translation
+
+PAIRS = [("der hund rennt", "the dog runs"), ("die katze sitzt", "the cat sits")] * 8
+SMALL = {
+    "model": {"layers": 1, "width": 16, "heads": 2, "inner_width": 32, "max_length": 16},
+    "tokenizer.size": 60,
+    "schedule.steps": 2,
+    "evaluate.times": 1,
+}
+
+
+def translator(out, pairs):
+    options = {"settings": SMALL, "preflight": False}
+    return unmask.finetune("translate", None, train=pairs, dev=pairs, out=out, **options)
+
+
+def test_a_translator_is_trained_from_scratch_on_pairs(tmp_path):
+    pytest.importorskip("sacrebleu")
+    model = translator(tmp_path / "one", PAIRS)
+    frame = pd.DataFrame(PAIRS, columns=["source", "target"])
+    other = translator(tmp_path / "other", frame)
+    texts = ["der hund", "die katze rennt"]
+    found = unmask.translate(model, texts, beam_size=2, max_length=5)
+    assert found == unmask.translate(other, pd.Series(texts), beam_size=2, max_length=5)
+    assert found == [model.translate(text, beam_size=2, max_length=5) for text in texts]
+    (tmp_path / "texts.txt").write_text("\n".join(texts))
+    path = tmp_path / "texts.txt"
+    assert unmask.translate(model.path, path, beam_size=2, max_length=5) == found
+    assert unmask.predict(model, texts[0]).text == model.translate(texts[0])
+    assert {*unmask.predict(model, texts)[0].to_dict()} == {"text", "score"}
+    assert unmask.evaluate(model, PAIRS)["bleu"] == unmask.evaluate(model, frame)["bleu"]
+
+
 # Logging
 
 
