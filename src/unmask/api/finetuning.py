@@ -30,7 +30,7 @@ MODEL = "model"  # the folder of a run that has its published model
 
 
 def finetune(
-    task: str,
+    task: str | Path,
     model: str | Path | None,
     *,
     train: Any,
@@ -107,7 +107,7 @@ def finetune(
     changes, chosen = changes_of(flags, settings), columns_of(text, second, label, columns, header)
     policy_of(on_bad, LoggingConsole())  # a wrong choice is refused before torch is imported
     options = run_options(resume, overwrite, shard, tensorboard, preflight, threads)
-    job = FinetuneCall(task, _checked(model), folder, chosen, on_bad, changes, options)
+    job = FinetuneCall(str(task), _checked(model), folder, chosen, on_bad, changes, options)
     job.run(train, dev, seeds, trials)
     return load(folder / MODEL)
 
