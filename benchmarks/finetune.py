@@ -36,11 +36,11 @@ from unmask.jobs.finetune import Finetune
 from unmask.jobs.inputs.labelled import LabelledFiles
 from unmask.jobs.settings_read import FINETUNE
 from unmask.model.factory import make_network
+from unmask.model.kernels.malloc import keep_freed_memory
 from unmask.model.network import Network
 from unmask.model.shape import Shape
 from unmask.system.console import Console
 from unmask.system.distributed import Processes
-from unmask.system.malloc import keep_freed_memory
 from unmask.tasks.base import Task
 from unmask.tasks.criterion import Criterion
 from unmask.tasks.forward import LiveForward

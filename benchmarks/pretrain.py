@@ -19,12 +19,12 @@ from unmask.data.batch import Batch, collate
 from unmask.data.corpus.stream import CorpusExample
 from unmask.data.packing import pack
 from unmask.model.config import ModelConfig
+from unmask.model.kernels.malloc import keep_freed_memory
 from unmask.model.network import Network
 from unmask.model.shape import Shape
 from unmask.objectives.base import JointObjective
 from unmask.objectives.mlm import MaskedLM, MaskSettings
 from unmask.objectives.pairs import PairOrder, PairSettings
-from unmask.system.malloc import keep_freed_memory
 from unmask.text.vocabulary import SPECIALS, Vocabulary
 from unmask.train.optim.optimizers import make_optimizer
 from unmask.train.optim.schedules import OptimizerSettings

@@ -249,7 +249,7 @@ def test_a_task_that_was_not_learned_is_named_with_its_command(model):
     for name, ask in asked.items():
         with pytest.raises(FolderError, match=message.format(name)):
             ask()
-    with pytest.raises(FolderError, match="without a decoder, .* `unmask translate train`"):
+    with pytest.raises(FolderError, match="has no decoder, .* `unmask translate train`"):
         model.translate("a")
 
 

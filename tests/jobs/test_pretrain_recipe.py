@@ -59,7 +59,7 @@ def test_a_resumed_run_continues_with_its_own_recipe(corpus, tmp_path):
 def test_what_cannot_be_is_refused(corpus, tmp_path):
     with pytest.raises(FolderError, match="nowhere"):
         pretrain_recipe(tmp_path / "nowhere", None, [], {}, tmp_path)
-    with pytest.raises(SettingsError, match="sequences of 1024 tokens; the network reads at most"):
+    with pytest.raises(SettingsError, match="1024 tokens, but the network reads at most"):
         pretrain_recipe(corpus, None, [], {"length": 1024}, tmp_path)
     with pytest.raises(SettingsError, match="--shard: muon"):
         pretrain_recipe(corpus, None, ["optimizer.kind=muon"], {}, tmp_path, shard=True)

@@ -176,6 +176,7 @@ def register(kind: Kind, name: str, thing: Any) -> None:
         def exact(records, answers):
             return sum(r.label[0] == a.label for r, a in zip(records, answers)) / len(records)
 
+
         unmask.register("metric", "exact", exact)
     """
     from unmask.system.plugins import register

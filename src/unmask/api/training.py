@@ -220,8 +220,15 @@ def pretrain(
         threads: CPU threads; None uses all cores.
 
     Example:
-        model = unmask.pretrain("corpus", "run", size="tiny", steps=2, max_length=16,
-                                batch_tokens=64, settings={"data.held_out": 5, "evaluate.times": 1})
+        model = unmask.pretrain(
+            "corpus",
+            "run",
+            size="tiny",
+            steps=2,
+            max_length=16,
+            batch_tokens=64,
+            settings={"data.held_out": 5, "evaluate.times": 1},
+        )
         model.fill("the [MASK] sat")
     """
     if steps is not None and minutes is not None:

@@ -20,9 +20,9 @@ from unmask.infer.attention_maps import AttentionMaps
 from unmask.infer.compiled.graph import COMPILED, CompiledForward, onnxruntime_installed
 from unmask.infer.embed import EmbedOptions, Vector, pooled_vectors
 from unmask.infer.translate import Translator
+from unmask.model.kernels.malloc import keep_freed_memory
 from unmask.model.shape import LABELS, TOKENS
 from unmask.system.errors import DataError, FolderError, SettingsError, TextTooLong
-from unmask.system.malloc import keep_freed_memory
 from unmask.tasks.base import Task
 from unmask.tasks.criterion import Criterion
 from unmask.tasks.forward import Forward, LiveForward

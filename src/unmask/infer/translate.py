@@ -9,8 +9,8 @@ from unmask.checkpoint.folder import Folder
 from unmask.data.labelled.parallel import Pair
 from unmask.infer.answering import answer_records
 from unmask.model.config import SearchSettings
+from unmask.model.kernels.malloc import keep_freed_memory
 from unmask.system.errors import DataError, FolderError
-from unmask.system.malloc import keep_freed_memory
 from unmask.tasks.alignment import Table, alignment_of
 from unmask.tasks.forward import LiveForward
 from unmask.tasks.results import Result

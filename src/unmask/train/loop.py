@@ -12,8 +12,8 @@ import signal
 import time
 from collections.abc import Sequence
 
+from unmask.model.kernels.malloc import keep_freed_memory
 from unmask.system.errors import Stopped, UserError
-from unmask.system.malloc import keep_freed_memory
 from unmask.train.checkpoints import Checkpointer
 from unmask.train.evaluator import Position
 from unmask.train.ingredients import Ingredients

@@ -1,1 +1,1 @@
-"""Faster implementations of a few operations, for training on a CPU and for int8 inference."""
+"""Faster operations, for training on a CPU and for int8 inference, and memory that is reused."""

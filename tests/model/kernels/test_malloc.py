@@ -7,7 +7,7 @@ import pytest
 
 MEASURE = """
 import os, sys, torch
-from unmask.system.malloc import keep_freed_memory
+from unmask.model.kernels.malloc import keep_freed_memory
 
 def resident():
     with open("/proc/self/statm") as file:
