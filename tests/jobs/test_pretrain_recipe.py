@@ -61,5 +61,5 @@ def test_what_cannot_be_is_refused(corpus, tmp_path):
         pretrain_recipe(tmp_path / "nowhere", None, [], {}, tmp_path)
     with pytest.raises(SettingsError, match="1024 tokens, but the network reads at most"):
         pretrain_recipe(corpus, None, [], {"length": 1024}, tmp_path)
-    with pytest.raises(SettingsError, match="--shard: muon"):
+    with pytest.raises(SettingsError, match="--shard: Muon"):
         pretrain_recipe(corpus, None, ["optimizer.kind=muon"], {}, tmp_path, shard=True)
