@@ -5,7 +5,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 # What only tests import is compiled when it is first imported, which this must not forbid.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test full faults load mutants check lint format bench clean
+.PHONY: help demo test full faults load mutants check lint format reference bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile | expand -t 16
@@ -41,6 +41,9 @@ lint: .venv/test  ## ruff, mypy, import-linter and the word list
 format: .venv/test  ## let ruff lay out the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+reference: .venv/core  ## write docs/api.md and docs/cli.md from the code
+	$(BIN)/python tools/reference.py
 
 bench: .venv/bench  ## the measurements that need no data; takes long, wants a quiet machine
 	$(BIN)/python -m benchmarks all

@@ -6,83 +6,115 @@
 >>> model = unmask.load("minilm")  # doctest: +SKIP
 >>> model.embed(["a text", "another"])  # doctest: +SKIP
 
-The subpackages follow this pipeline; docs/architecture.md describes each of them. torch is imported
-inside functions only, so that `import unmask` and the command line start fast.
+docs/api.md describes everything in `__all__`. The functions print nothing: their messages and
+progress go to the logger "unmask". The subpackages follow the pipeline; docs/architecture.md
+describes each of them. torch is imported inside functions only, so that `import unmask` and the
+command line start fast.
 """
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING
 
+from unmask.api.answers import evaluate, get, load, predict, translate
+from unmask.api.finetuning import finetune
+from unmask.api.publishing import compile, export, register, serve
+from unmask.api.training import learn_vocabulary, prepare, pretrain
+from unmask.system.errors import (
+    DataError,
+    FetchError,
+    FolderError,
+    SettingsError,
+    Stopped,
+    UserError,
+)
 from unmask.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from unmask.infer.model import Model
-    from unmask.jobs.inputs.labelled import Rows
-    from unmask.system.plugins import Kind
-
-__all__ = ["__version__", "finetune", "load", "register"]
-
-
-def register(kind: "Kind", name: str, thing: "Any") -> None:
-    """Register an objective, task, metric or callback of your own under a name.
-
-    Call this in a Python file that is loaded with `--plugin FILE.py`; docs/extend.md has an example
-    of each kind.
-    """
-    from unmask.system.plugins import register
-
-    register(kind, name, thing)
-
-
-def load(model: "str | Path") -> "Model":
-    """Load a model from a folder, or by the name of a model that `unmask get` has fetched."""
-    from unmask.checkpoint.fetch import locate
-
-    path = locate(model)  # before the slow import of torch: a wrong name fails at once
-    from unmask.infer.model import Model
-
-    return Model.load(path)
-
-
-def finetune(
-    task: str,
-    model: "str | Path",
-    *,
-    train: "Rows",
-    dev: "Rows | None" = None,
-    out: "str | Path",
-    text: str | None = None,
-    second: str | None = None,
-    label: str | None = None,
-    settings: "Mapping[str, Any] | None" = None,
-    seeds: int = 1,
-    resume: bool = False,
-    overwrite: bool = False,
-) -> "Model":
-    """Fine-tune a model for a task ("classify", "regress", "qa", "ner") and load the result.
-
-    `train` and `dev` are files, or lists of dictionaries with one record each. Without `dev`, a
-    tenth of `train` is held out. `text`, `second` and `label` name their columns. `settings`
-    override those of the recipe, for example
-    `{"schedule.epochs": 2, "optimizer.learning_rate": 1e-4}`.
-    """
-    import json
-    from pathlib import Path
-
-    from unmask.data.labelled.columns import Columns
-    from unmask.jobs.inputs.labelled import LabelledFiles
-    from unmask.jobs.start import finetune_files
-    from unmask.train.run import RunOptions
-
-    finetune_files(
-        task,
-        model,
-        LabelledFiles(train, dev, Columns(text, second, label)),
-        Path(out),
-        changes=[f"{name}={json.dumps(value)}" for name, value in (settings or {}).items()],
-        seeds=seeds,
-        options=RunOptions(resume=resume, overwrite=overwrite),
+    from unmask.api.results import (
+        CompiledModel,
+        EvaluationResult,
+        ExportedModel,
+        LearnedVocabulary,
+        PreparedCorpus,
     )
-    return load(Path(out) / "model")
+    from unmask.infer.attention_maps import AttentionMaps
+    from unmask.infer.loaded import TextTokens, TokenPrediction
+    from unmask.infer.model import Model
+    from unmask.tasks.classify import Labels
+    from unmask.tasks.ner import FoundEntities, FoundEntity
+    from unmask.tasks.qa import Candidate, QaAnswer
+    from unmask.tasks.regress import Number
+    from unmask.tasks.translate import Translation
+
+__all__ = [
+    "AttentionMaps",
+    "Candidate",
+    "CompiledModel",
+    "DataError",
+    "EvaluationResult",
+    "ExportedModel",
+    "FetchError",
+    "FolderError",
+    "FoundEntities",
+    "FoundEntity",
+    "Labels",
+    "LearnedVocabulary",
+    "Model",
+    "Number",
+    "PreparedCorpus",
+    "QaAnswer",
+    "SettingsError",
+    "Stopped",
+    "TextTokens",
+    "TokenPrediction",
+    "Translation",
+    "UserError",
+    "__version__",
+    "compile",
+    "evaluate",
+    "export",
+    "finetune",
+    "get",
+    "learn_vocabulary",
+    "load",
+    "predict",
+    "prepare",
+    "pretrain",
+    "register",
+    "serve",
+    "translate",
+]
+
+# Classes whose modules import numpy or torch, which `__getattr__` imports when they are asked for.
+_LATE = {
+    "AttentionMaps": "unmask.infer.attention_maps",
+    "Candidate": "unmask.tasks.qa",
+    "CompiledModel": "unmask.api.results",
+    "EvaluationResult": "unmask.api.results",
+    "ExportedModel": "unmask.api.results",
+    "FoundEntities": "unmask.tasks.ner",
+    "FoundEntity": "unmask.tasks.ner",
+    "Labels": "unmask.tasks.classify",
+    "LearnedVocabulary": "unmask.api.results",
+    "Model": "unmask.infer.model",
+    "Number": "unmask.tasks.regress",
+    "PreparedCorpus": "unmask.api.results",
+    "QaAnswer": "unmask.tasks.qa",
+    "TextTokens": "unmask.infer.loaded",
+    "TokenPrediction": "unmask.infer.loaded",
+    "Translation": "unmask.tasks.translate",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a class of the API when it is first used."""
+    if name not in _LATE:
+        raise AttributeError(f"module 'unmask' has no attribute {name!r}")
+    thing: object = getattr(import_module(_LATE[name]), name)
+    globals()[name] = thing  # the next access does not come here
+    return thing
+
+
+def __dir__() -> list[str]:
+    """List the names of the API, also those that are not imported yet."""
+    return sorted({*globals(), *__all__})

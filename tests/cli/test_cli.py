@@ -415,8 +415,8 @@ def test_fill_prints_json_best_first_that_adds_up_to_one(unmask, tiny, vocabular
 
 def test_fill_refuses_a_model_that_cannot_guess(unmask, minilm):
     message = said(unmask("fill", "minilm", "the [MASK] sat"))
-    assert "has no head to guess hidden tokens (it is a BertModel)" in message
-    assert "need a BertForMaskedLM or BertForPreTraining" in message
+    assert "a BertModel, which has no masked-token head" in message
+    assert "`unmask pretrain CORPUS --out RUN` trains a model that has one" in message
 
 
 def test_next_prints_how_likely_the_second_text_follows(unmask, tiny):

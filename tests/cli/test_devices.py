@@ -10,7 +10,7 @@ from tests.cli.test_cli import said
 from tests.cli.test_help import LEAVES
 from tests.corpora import chatter, corpus_of
 from unmask import load
-from unmask.cli.options import move_model
+from unmask.infer.loaded import move_model
 from unmask.system.errors import SettingsError
 
 COMPUTE = {"embed", "fill", "next", "evaluate", "predict", "look", "serve", "pretrain", "finetune"}

@@ -1,6 +1,7 @@
 """A loaded model: what `unmask.load` gives to a program."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -72,13 +73,15 @@ def test_no_texts_give_an_empty_table(model):
     assert model.embed([], layer="last4").shape == (0, 64)
 
 
-def test_one_string_is_not_taken_for_a_list_of_letters(model):
-    with pytest.raises(SettingsError, match="texts is one string; need a list of them"):
-        model.embed("the cat")
+def test_one_string_is_one_text_and_not_a_list_of_letters(model):
+    vector = model.embed("the cat")
+    assert vector.shape == (16,)
+    np.testing.assert_array_equal(vector, model.embed(["the cat"])[0])
+    np.testing.assert_array_equal([vector], list(model.embeddings("the cat")))
 
 
 def test_a_mask_that_was_cut_off_is_reported_as_such(model):
-    with pytest.raises(DataError, match=r"every \[MASK\] lies behind the 32 tokens"):
+    with pytest.raises(DataError, match=r"every \[MASK\] comes after the 32 tokens"):
         model.fill(LONG + "[MASK]")
 
 
@@ -145,12 +148,110 @@ def test_a_long_text_is_refused_when_nothing_may_be_cut(model):
 def test_a_model_without_the_head_says_what_it_is(tmp_path, tokenizer):
     save_folder(tmp_path / "plain", tiny_network(), tokenizer)
     plain = unmask.load(tmp_path / "plain")
-    with pytest.raises(FolderError, match="no head to guess hidden tokens .* BertModel"):
+    message = r"a BertModel, which has no masked-token head, .* `unmask pretrain CORPUS --out RUN`"
+    with pytest.raises(FolderError, match=message):
         plain.fill("the [MASK]")
-    with pytest.raises(FolderError, match="no head to judge next sentences"):
+    with pytest.raises(FolderError, match=r"no next-sentence head.*`unmask pretrain .*--pairs nsp"):
         plain.next("a", "b")
 
 
 def test_an_unknown_model_is_answered_with_the_nearest():
     with pytest.raises(FolderError, match="did you mean 'minilm'"):
         unmask.load("minilmm")
+
+
+FORMS = {
+    "tuple": ("the cat", "a dog"),
+    "generator": (text for text in ("the cat", "a dog")),
+    "series": pd.Series(["the cat", "a dog"]),
+    "array": np.array(["the cat", "a dog"]),
+    "frame": pd.DataFrame({"text": ["the cat", "a dog"], "id": [1, 2]}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_vectors_of_texts_in_many_forms(model, form):
+    np.testing.assert_array_equal(model.embed(FORMS[form]), model.embed(["the cat", "a dog"]))
+
+
+def test_encode_is_embed(model):
+    np.testing.assert_array_equal(model.encode("the cat"), model.embed("the cat"))
+    vectors = model.encode(["the cat"], pool="cls", layer=0, normalize=False)
+    np.testing.assert_array_equal(
+        vectors, model.embed(["the cat"], pool="cls", layer=0, normalize=False)
+    )
+
+
+def test_a_text_that_is_none_is_named_by_its_index(model):
+    with pytest.raises(DataError, match=r"texts\[17\] is None; need a string"):
+        model.embed(["a"] * 17 + [None])
+    with pytest.raises(DataError, match=r"texts\[1\] is 5 \(int\); need a string"):
+        model.tokenize(["a", 5])
+
+
+def test_several_texts_are_filled_in_one_call(model):
+    one, other = model.fill(["the [MASK]", "[MASK] [MASK]"], top=2)
+    assert one == model.fill("the [MASK]", top=2)
+    assert [len(predictions) for predictions in other] == [2, 2]
+
+
+def test_tokens_of_a_text_a_pair_and_a_list(model):
+    one = model.tokenize("the cat")
+    assert one.tokens == ["[CLS]", "the", "cat", "[SEP]"]
+    assert [one.ids[0], one.ids[-1]] == [2, 3]
+    assert one.offsets[1:3] == [(0, 3), (4, 7)]
+    assert model.tokenize("the cat", "sat").segments == [0, 0, 0, 0, 1, 1]
+    assert model.tokenize(["the cat", "a dog"]) == [one, model.tokenize("a dog")]
+    assert model.tokenize(LONG).cut == 140 + 2 - 32
+    with pytest.raises(SettingsError, match="second belongs to a single text"):
+        model.tokenize(["the cat"], "sat")
+
+
+def test_a_model_shows_itself_in_one_line(model):
+    assert repr(model) == (
+        "Model(tiny: BertForPreTraining, 4 layers, hidden size 16, 10,473 parameters, "
+        "heads: pooler, tokens, pair, no task, cpu, float32)"
+    )
+    assert sum(p.numel() for p in model.network.parameters()) == 10473
+
+
+def test_a_saved_model_answers_the_same_with_its_weights_of_now(model, tmp_path):
+    with torch.no_grad():
+        model.network.heads["pair"].dense.bias.add_(1.0)
+    path = model.save(tmp_path / "saved")
+    assert path == tmp_path / "saved"
+    again = unmask.load(path)
+    np.testing.assert_array_equal(again.embed(["the cat"]), model.embed(["the cat"]))
+    assert again.next("the cat", "sat") == model.next("the cat", "sat")
+    with pytest.raises(FolderError, match="saved"):
+        model.save(tmp_path / "saved")
+
+
+def test_a_model_moves_to_a_device_that_is_there(model, monkeypatch):
+    assert model.to("cpu") is model
+    with pytest.raises(SettingsError, match="cuda:9: this machine does not have it. .* cpu"):
+        model.to("cuda:9")
+    with pytest.raises(SettingsError, match="unknown device 'gpu'"):
+        unmask.load(model.path, device="gpu")
+    # "meta" is a device without memory, which every machine has.
+    monkeypatch.setattr("unmask.infer.model.device_of", torch.device)
+    assert model.to("meta").network.table().device.type == "meta"
+
+
+def test_a_task_that_was_not_learned_is_named_with_its_command(model):
+    message = "not fine-tuned for {0}. Fine-tune it with `unmask finetune {0} MODEL"
+    asked = {
+        "classify": lambda: model.classify("a"),
+        "regress": lambda: model.score(["a"]),
+        "qa": lambda: model.answer("a", "b"),
+        "ner": lambda: model.entities("a"),
+    }
+    for name, ask in asked.items():
+        with pytest.raises(FolderError, match=message.format(name)):
+            ask()
+    with pytest.raises(FolderError, match="has no decoder, .* `unmask translate train`"):
+        model.translate("a")
+
+
+def test_a_model_without_scores_has_none(model):
+    assert model.scores == {}

@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict
 
+import pandas as pd
 import pytest
 
 import unmask
@@ -196,10 +197,10 @@ def test_as_much_is_read_at_once_as_in_training(model):
 
 
 def test_a_model_of_another_task_says_what_it_is(model):
-    with pytest.raises(SettingsError, match="fine-tuned for ner, not for classify"):
+    with pytest.raises(
+        SettingsError, match="for ner, not for classify. .* `unmask finetune classify MODEL"
+    ):
         model("ner").classify(["a"])
-    with pytest.raises(SettingsError, match=r"one string; need a list of them. Write \[text\]"):
-        model("classify").classify("a")
 
 
 def test_scores_of_a_file_are_those_of_its_answers(model, tmp_path):
@@ -273,3 +274,48 @@ def test_only_a_group_of_lines_is_held_at_a_time(model, tmp_path, monkeypatch):
     answers = predict_lines(model("classify"), str(path), Columns())
     next(answers)
     assert taken < 2000
+
+
+def test_a_string_has_one_answer_and_a_list_has_a_list(model):
+    labels, number, names = model("classify"), model("regress"), model("ner")
+    assert labels.classify(["a film"]) == [labels.classify("a film")]
+    assert number.score(["a film"]) == [number.score("a film")]
+    assert names.entities(["john smith", "a cat"])[0] == names.entities("john smith")
+    assert labels.classify(pd.Series(["a film", "the cat"])) == labels.classify(
+        iter(["a film", "the cat"])
+    )
+    with pytest.raises(DataError, match=r"texts\[1\] is None; need a string or a pair"):
+        labels.classify(["a", None])
+    with pytest.raises(DataError, match="62 tokens"):
+        labels.classify("the " * 60, truncate=False)
+
+
+def test_several_questions_share_a_passage_or_have_their_own(model):
+    reader, first, second = model("qa"), "when ?", "who lives ?"
+    passage, other = "it began in october 1973 .", "john lives in paris"
+
+    def spans(questions, contexts):
+        return [(one.text, one.start, one.end) for one in reader.answer(questions, contexts)]
+
+    about_time, about_place = (spans([q], passage)[0] for q in (first, second))
+    assert spans([first, second], passage) == [about_time, about_place]
+    assert spans([first, second], [passage, other]) == [about_time, *spans([second], other)]
+    assert spans(first, [passage]) == [about_time]
+    alone = reader.answer(first, passage)
+    assert (alone.text, alone.start, alone.end) == about_time
+    with pytest.raises(DataError, match="2 questions and 1 passages"):
+        reader.answer([first, second], [passage])
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_dictionary_of_an_answer_is_what_the_command_prints(model, tmp_path, name):
+    own = model(name)
+    printed = list(predict_lines(own, written(tmp_path, LINES[name]), Columns()))
+    answers = unmask.predict(own, LINES[name])
+    assert [answer.to_dict() for answer in answers] == json.loads(json.dumps(printed))
+
+
+@pytest.mark.parametrize("wrong", ["a film", ("a", "b"), {"text": "a film"}])
+def test_the_method_for_records_says_what_takes_texts(model, wrong):
+    with pytest.raises(DataError, match=r"need records .* call unmask\.predict\(model, data\)"):
+        list(model("classify").predict([wrong]))

@@ -108,12 +108,11 @@ def test_python_says_it_in_one_line(folders):
     model = Model.load(folders["transformer"])
     expected = texts_of(Translator(load_folder(folders["transformer"])).translate(TEXTS[:3]))
     assert model.translate(TEXTS[:3]) == expected
-    with pytest.raises(SettingsError, match="texts is one string"):
-        model.translate("hund")
-    with pytest.raises(
-        SettingsError, match="translate: unknown key 'beam'; did you mean 'beam_size'"
-    ):
+    assert model.translate(TEXTS[0]) == expected[0]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'beam'"):
         model.translate(["hund"], beam=3)
+    with pytest.raises(SettingsError, match="translate: '.*' is 0; input should be greater"):
+        model.translate(["hund"], beam_size=0)
 
 
 def test_a_model_without_a_decoder_is_refused(tiny_folder):

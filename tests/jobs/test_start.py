@@ -62,7 +62,7 @@ def test_fine_tuning_from_python_prints_nothing(tiny, tmp_path, capfd):
 
 def test_a_bad_row_is_named_by_its_number(tiny, tmp_path):
     bad = [*rows(3), {"text": "", "label": "meow"}]
-    with pytest.raises(DataError, match=r"train\.jsonl:4"):
+    with pytest.raises(DataError, match=r"^train\[3\]: "):
         unmask.finetune("classify", tiny, train=bad, dev=rows(4), out=tmp_path / "run")
 
 

@@ -58,7 +58,7 @@ def test_questions_with_other_options_are_answered_apart_and_in_their_order(clie
         == again["answer"]["text"]
         == served["translator"].translate([TEXT])[0]
     )
-    assert beams["answer"]["text"] == served["translator"].translate([TEXT], beams=4)[0]
+    assert beams["answer"]["text"] == served["translator"].translate([TEXT], beam_size=4)[0]
 
 
 @pytest.mark.parametrize("beams", [8, 9, 64])

@@ -22,7 +22,7 @@ from unmask.cli import completion
 from unmask.cli.checks import check_model, require_optional
 from unmask.cli.progress import answer, detail, terminal
 from unmask.system.console import Console
-from unmask.system.devices import DEVICES, check_device, device_of
+from unmask.system.devices import DEVICES, check_device
 from unmask.system.disk import check_output_folder
 from unmask.system.errors import FolderError, SettingsError, UserError, unknown_name
 
@@ -268,22 +268,12 @@ def load_model(name: str, device: str = "auto") -> "Model":
     check_model(name)
     started = time.monotonic()
     model = load(name)
+    from unmask.infer.loaded import move_model
+
     move_model(model, device)
     seconds = time.monotonic() - started
     detail(f"model: {model.path}, {describe(model)}, loaded in {seconds:.2f} s")
     return model
-
-
-def move_model(model: "Model", device: str) -> None:
-    """Move a model to a device; a compiled one stays on the CPU, where its graph runs."""
-    compiled = model.forward is not model.live
-    if compiled and device not in ("auto", "cpu"):
-        raise SettingsError(
-            f"{model.path}: the model is compiled for ONNX Runtime on the CPU, and cannot run on "
-            f"{device}. Use the model that it was compiled from, or --device cpu."
-        )
-    if not compiled:
-        model.network.to(device_of(device))
 
 
 def describe(model: "Model") -> str:

@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 
 from unmask.system.errors import SettingsError, unknown_name
 from unmask.tasks.alignment import merged_weights
+from unmask.tasks.results import Result
 from unmask.text.detokenize import merge_word_pieces
 
 Table = NDArray[np.float32]
 BETWEEN = {"all": (None, None), "first to second": (0, 1), "second to first": (1, 0)}
 
 
-@dataclass(frozen=True)
-class AttentionMaps:
+@dataclass(frozen=True, repr=False)
+class AttentionMaps(Result):
     """Attention weights of all layers and heads for one text or pair, with its tokens."""
 
     tokens: list[str]

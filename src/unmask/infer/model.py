@@ -1,246 +1,294 @@
 """Model folder -> answers: the class `Model`, which `unmask.load(...)` returns."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar, Unpack
+from typing import Any, Self, TypeVar, overload
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from unmask.checkpoint.fetch import locate
-from unmask.checkpoint.folder import Folder, load_folder
-from unmask.checkpoint.names import MASKED, PRETRAINING, architecture
-from unmask.data.batch import Batch, pack_and_collate
+from unmask.checkpoint.folder import load_folder, save_folder
+from unmask.checkpoint.names import architecture
 from unmask.data.labelled.columns import Sample
 from unmask.data.labelled.conll import sentence_of
 from unmask.data.labelled.squad import Question
-from unmask.infer.answering import answer_records
+from unmask.data.read.objects import pairs_of, texts_of
+from unmask.infer import Pool
 from unmask.infer.attention_maps import AttentionMaps, Table
-from unmask.infer.compiled.graph import COMPILED, CompiledForward, onnxruntime_installed
-from unmask.infer.embed import DEFAULTS, EmbedOptions, Vector, pooled_vectors, width_of
-from unmask.infer.translate import Translator
+from unmask.infer.embed import DEFAULTS, EmbedOptions, Layer, Vector, width_of
+from unmask.infer.loaded import LoadedModel, TextTokens, TokenPrediction
 from unmask.model.attention import recording
 from unmask.model.config import SearchSettings
-from unmask.model.kernels.malloc import keep_freed_memory
-from unmask.model.shape import LABELS, PAIR, TOKENS
-from unmask.system.errors import DataError, FolderError, SettingsError, TextTooLong
+from unmask.model.network import count_parameters
+from unmask.model.shape import PAIR, TOKENS
+from unmask.system.devices import device_of
+from unmask.system.errors import DataError, FolderError, SettingsError, UserError
 from unmask.system.settings import validate
 from unmask.tasks.base import Task
 from unmask.tasks.classify import Classify, Labels
-from unmask.tasks.criterion import Criterion
-from unmask.tasks.forward import Forward, LiveForward
 from unmask.tasks.ner import FoundEntities, Ner
 from unmask.tasks.qa import Qa, QaAnswer
 from unmask.tasks.regress import Regress
-from unmask.tasks.restore import task_of
-from unmask.tasks.results import AnswerCounts
-from unmask.text.tokenizer import Encoded
-from unmask.text.tokens import Tokenizers
-from unmask.text.vocabulary import MASK, require_mask_token
 
 T = TypeVar("T")
-MIN_LENGTH = 8  # tokens; the smallest limit that a manifest may set
+# A list, a generator, a pandas Series, a numpy array, ...: checked when it is read.
+Texts = Any
 
 
-@dataclass(frozen=True)
-class TokenPrediction:
-    """A candidate for a masked token, with its probability."""
+class Model(LoadedModel):
+    """A model that is ready to answer; `unmask.load` returns one.
 
-    token: str
-    probability: float
+    Wherever a method takes texts, they may be a list, a generator, a pandas Series, a numpy array
+    or a column of a `datasets.Dataset`, with one result per text. A single string gives one result.
 
-
-class Model:
-    """A network with its tokenizer, ready for inference.
-
-    A text that is longer than the network's limit is truncated, which `cut_texts` and `cut_tokens`
-    count; with `truncate=False` it is an error instead.
+    A text that is longer than the model's limit loses its end, which `cut_texts` and `cut_tokens`
+    count. With `truncate=False`, it is an error instead.
     """
 
-    def __init__(self, folder: Folder) -> None:
-        self.folder = folder
-        self.path = folder.path
-        self.network = folder.network
-        keep_freed_memory()  # batches need blocks of the same sizes again and again
-        self.live = LiveForward(folder.network)
-        self.forward: Forward = self.live
-        self.compiled = COMPILED in (folder.manifest or {}).get("files", {})
-        # Without ONNX Runtime, a compiled folder still answers in full precision.
-        if self.compiled and onnxruntime_installed():
-            self.forward = CompiledForward(folder.path / COMPILED)
-        self.tokenizer = folder.needed_tokenizer()
-        self.manifest = folder.manifest
-        self.settings = (folder.manifest or {}).get("task")
-        self.cut_texts = 0  # texts that were truncated
-        self.cut_tokens = 0  # tokens that they lost
-
     @classmethod
-    def load(cls, model: str | Path) -> "Model":
+    def load(cls, model: str | Path) -> Model:
         """Load a model folder, or a fetched model by its name."""
         return cls(load_folder(locate(model)))
 
-    def embed(self, texts: Iterable[str], **options: Unpack[EmbedOptions]) -> Table:
-        """Compute one vector per text.  -> [N, D]"""
+    def __repr__(self) -> str:
+        config, shape = self.network.config, self.network.shape
+        weights = self.network.table()
+        task = "no task"
+        with suppress(UserError):  # a plugin's task, or several tasks at once
+            task = f"task {self.task.name}"
+        parts = [
+            architecture(shape),
+            f"{config.layers} layers",
+            f"hidden size {config.width}",
+            f"{count_parameters(self.network):,} parameters",
+            f"heads: {', '.join(shape.heads) or 'none'}",
+            task,
+            str(weights.device),
+            "ONNX Runtime" if self.forward is not self.live else str(weights.dtype)[6:],
+        ]
+        # Every run publishes its model as `model`, so the name of the run tells more.
+        name = "/".join(self.path.parts[-2:]) if self.path.name == "model" else self.path.name
+        return f"Model({name}: {', '.join(parts)})"
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Scores on held-out data that training stored with the model; empty if there are none."""
+        facts: dict[str, Any] = (self.manifest or {}).get("provenance") or {}
+        return dict(facts.get("scores") or {})
+
+    def to(self, device: str) -> Self:
+        """Move the model to a device, such as "cpu", "cuda" or "cuda:1", and return it.
+
+        A compiled model leaves the CPU without its graph and computes in full precision there.
+        """
+        place = device_of(device)
+        self.network.to(place)
+        on_cpu = place.type == "cpu"
+        self.forward = self.graph if on_cpu and self.graph is not None else self.live
+        return self
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the model into a new folder, which `unmask.load` and transformers read.
+
+        The weights are written as they are now. The graph of a compiled model is not saved, because
+        it may not belong to these weights any more; `unmask.compile` makes a new one.
+        """
+        manifest, path = self.manifest or {}, Path(folder)
+        save_folder(
+            path,
+            self.network,
+            self.tokenizer,
+            recipe=manifest.get("recipe"),
+            provenance=manifest.get("provenance"),
+            task=manifest.get("task"),
+            target=self.folder.target,
+        )
+        return path
+
+    def embed(
+        self,
+        texts: Texts,
+        *,
+        pool: Pool = "mean",
+        layer: Layer = -1,
+        normalize: bool = True,
+        truncate: bool = True,
+    ) -> Table:
+        """Compute one vector per text: [N, D] for several texts, [D] for a string.
+
+        `pool` is "mean" over all tokens, or "cls" for the state of [CLS]. `layer` is 0 for the
+        embeddings up to -1 for the last layer; "last4" concatenates the last four. `normalize`
+        scales every vector to length 1.
+
+        `encode` is the same method, under the name that it has in sentence-transformers.
+        """
+        options = EmbedOptions(pool=pool, layer=layer, normalize=normalize, truncate=truncate)
         vectors = list(self.embeddings(texts, **options))
+        if isinstance(texts, str):
+            return vectors[0]
         width = width_of(options, self.network.config.width)
         return np.stack(vectors) if vectors else np.zeros((0, width), np.float32)
 
-    def embeddings(self, texts: Iterable[str], **options: Unpack[EmbedOptions]) -> Iterator[Vector]:
-        """Yield one vector per text, in constant memory however many texts there are."""
-        how = DEFAULTS | options
-        examples = self.examples(
-            ([text] for text in refuse_string(texts)), truncate=how["truncate"]
+    encode = embed  # the name in sentence-transformers
+
+    def embeddings(
+        self,
+        texts: Texts,
+        *,
+        pool: Pool = "mean",
+        layer: Layer = -1,
+        normalize: bool = True,
+        truncate: bool = True,
+    ) -> Iterator[Vector]:
+        """Yield one vector per text, in constant memory however many texts there are.
+
+        The options are those of `embed`.
+        """
+        options = DEFAULTS | EmbedOptions(
+            pool=pool, layer=layer, normalize=normalize, truncate=truncate
         )
-        return self.vectors(examples, how)
+        read = texts_of([texts] if isinstance(texts, str) else texts)
+        return self.vectors(self.examples(([text] for text in read), truncate=truncate), options)
 
-    def vectors(self, examples: Iterable[Encoded], how: EmbedOptions) -> Iterator[Vector]:
-        """Yield one vector per text that is tokenized already."""
-        # The compiled graph of a fine-tuned model returns its scores, not hidden states.
-        forward = self.live if self.network.shape.labels else self.forward
-        return pooled_vectors(examples, self.live, forward, self.tokenizer.vocabulary.pad, how)
+    @overload
+    def tokenize(self, text: str, second: str | None = None) -> TextTokens: ...
+    @overload
+    def tokenize(self, text: Texts) -> list[TextTokens]: ...
 
+    def tokenize(self, text: Texts, second: str | None = None) -> TextTokens | list[TextTokens]:
+        """Split a text, a pair of texts, or each of several texts into tokens."""
+        if isinstance(text, str):
+            return self.tokenized(text, second)
+        if second is not None:
+            raise SettingsError("tokenize: second belongs to a single text; give a string.")
+        return [self.tokenized(one) for one in texts_of(text)]
+
+    @overload
     def fill(
         self, text: str, *, top: int = 5, truncate: bool = True
-    ) -> list[list[TokenPrediction]]:
-        """Predict the `top` tokens for each [MASK] of a text, most probable first."""
-        self._need(TOKENS, "guess hidden tokens", f"{MASKED} or {PRETRAINING}")
-        require_mask_token(text)
-        example = self.example(text, truncate=truncate)
-        places = [i for i, id in enumerate(example.ids) if id == self.tokenizer.vocabulary.mask]
-        if not places:
-            raise DataError(
-                f"'{text[:60]}': every {MASK} lies behind the {len(example)} tokens that the model "
-                "holds. Shorten the text before it."
-            )
-        with torch.inference_mode():
-            # Only masked positions are multiplied with the embeddings of the whole vocabulary.
-            states = self.network.states_for(TOKENS, self._rows(example))[0, places]
-            scores = self.network.token_scores(states)  # [N, V]
-            best = scores.softmax(dim=-1).topk(min(top, scores.shape[-1]), dim=-1)
-        rows: list[list[int]] = best.indices.tolist()
-        shares: list[list[float]] = best.values.tolist()
-        return [
-            [TokenPrediction(self.token(id), share) for id, share in zip(*own, strict=True)]
-            for own in zip(rows, shares, strict=True)
-        ]
+    ) -> list[list[TokenPrediction]]: ...
+    @overload
+    def fill(
+        self, text: Texts, *, top: int = 5, truncate: bool = True
+    ) -> list[list[list[TokenPrediction]]]: ...
+
+    def fill(
+        self, text: Texts, *, top: int = 5, truncate: bool = True
+    ) -> list[list[TokenPrediction]] | list[list[list[TokenPrediction]]]:
+        """Predict the `top` tokens for each [MASK] of a text, most probable first.
+
+        A string gives a list with one list of predictions per [MASK]; several texts give such a
+        list for each text.
+        """
+        self.need(TOKENS, "masked-token", "fill in [MASK]")
+        if not isinstance(text, str):
+            return [self.filled(one, top, truncate) for one in texts_of(text)]
+        return self.filled(text, top, truncate)
 
     def next(self, first: str, second: str, *, truncate: bool = True) -> float:
         """Compute the probability that the second text follows the first."""
-        self._need(PAIR, "judge next sentences", PRETRAINING)
+        self.need(PAIR, "next-sentence", "tell whether texts follow each other", "--pairs nsp ")
         example = self.example(first, second, truncate=truncate)
         with torch.inference_mode():
-            states = self.network.states_for(PAIR, self._rows(example))
+            states = self.network.states_for(PAIR, self.packed(example))
             scores = self.network.pair_scores(states[:, 0])[0]  # class 0: it follows
             return float(scores.softmax(dim=-1)[0])
 
-    @property
-    def faster(self) -> str | None:
-        """A command that would make inference faster, or None if there is none."""
-        if self.forward is not self.live:
-            return None
-        if self.compiled:
-            return "it is compiled for ONNX Runtime: pip install 'unmask[onnx]'"
-        first = "" if onnxruntime_installed() else "pip install 'unmask[onnx]', then "
-        return f"{first}unmask compile {self.path} --int8 --out FOLDER"
+    @overload
+    def classify(self, texts: str, *, truncate: bool = True) -> Labels: ...
+    @overload
+    def classify(self, texts: Texts, *, truncate: bool = True) -> list[Labels]: ...
 
-    @cached_property
-    def task(self) -> Task[Any, Any]:
-        """The task that the model was fine-tuned for."""
-        return task_of(self.network.shape, self.settings, str(self.path))
+    def classify(self, texts: Texts, *, truncate: bool = True) -> Labels | list[Labels]:
+        """Predict the labels of each text, or of each pair in a list of pairs."""
+        labels: Labels | list[Labels] = self._asked(Classify, texts, truncate)
+        return labels
 
-    @property
-    def fine_tuned(self) -> bool:
-        """Whether the model was fine-tuned for a task."""
-        return self.network.shape.labels is not None or self.network.shape.decoder is not None
+    @overload
+    def score(self, texts: str, *, truncate: bool = True) -> float: ...
+    @overload
+    def score(self, texts: Texts, *, truncate: bool = True) -> list[float]: ...
 
-    @property
-    def limit(self) -> int:
-        """The longest input in tokens: as in fine-tuning, or what the encoder can hold."""
-        shape = self.network.shape
-        most = shape.encoders[shape.reads(LABELS if shape.labels else None).encoder].max_length
-        length: object = (self.settings or {}).get("length", most)
-        # A manifest can be edited by hand. Not isinstance: True would pass as an int.
-        if type(length) is not int or length < MIN_LENGTH:
-            raise FolderError(
-                f"{self.path}: its manifest says task.length {length!r:.40}; need a whole number "
-                f"from {MIN_LENGTH} on. Mend it, or fetch the model again."
-            )
-        return min(length, most)
+    def score(self, texts: Texts, *, truncate: bool = True) -> float | list[float]:
+        """Predict a number for each text, or for each pair in a list of pairs (regression)."""
+        answered = self._asked(Regress, texts, truncate)
+        return answered.score if isinstance(texts, str) else [number.score for number in answered]
 
-    @property
-    def tokens(self) -> Tokenizers:
-        """The tokenizers that a task uses, for the source and for the target of a decoder."""
-        return Tokenizers(self.tokenizer, self.limit, self.folder.target)
+    @overload
+    def answer(self, question: str, context: str) -> QaAnswer: ...
+    @overload
+    def answer(self, question: Texts, context: Texts) -> list[QaAnswer]: ...
 
-    def predict(
-        self,
-        records: Iterable[Any],
-        tally: AnswerCounts | None = None,
-        task: Task[Any, Any] | None = None,
-        *,
-        truncate: bool = True,
-    ) -> Iterator[Any]:
-        """Yield the answer to each record of the model's task, in order and in constant memory.
+    def answer(self, question: Texts, context: Texts) -> QaAnswer | list[QaAnswer]:
+        """Extract the span of a passage that answers a question; text "" if there is none.
 
-        With `tally`, the loss of labelled records is computed and counted there. `task` replaces
-        the model's own task by one with other options. Without `truncate`, a text that is too long
-        is an error.
+        Several questions come with one passage for all of them, or with one passage for each.
         """
-        task = task or self.task
-        known = None if tally is None else Criterion.of(self.network, task.objective)
-        tally = tally or AnswerCounts()
-        found = answer_records(
-            self.forward,
-            self.tokens,
-            task,
-            records,
-            known=known,
-            tally=tally,
-            truncate=truncate,
-        )
-        for _, answer in found:
-            yield answer
-        self.cut_texts += tally.cut_texts
-        self.cut_tokens += tally.cut_tokens
-
-    def classify(self, texts: Iterable[str | tuple[str, str]]) -> list[Labels]:
-        """Predict the labels of each text or pair."""
-        return self._ask(Classify, _samples(texts))
-
-    def score(self, texts: Iterable[str | tuple[str, str]]) -> list[float]:
-        """Predict a number for each text or pair (regression)."""
-        return [number.score for number in self._ask(Regress, _samples(texts))]
-
-    def answer(self, question: str, context: str) -> QaAnswer:
-        """Extract the span of a passage that answers a question; text "" if there is none."""
-        asked = Question("the question", question, context, None, "the question")
-        return self._ask(Qa, [asked])[0]
-
-    def entities(self, text: str) -> FoundEntities:
-        """Find the named entities in a text."""
-        return self._ask(Ner, [sentence_of(text, "the text")])[0]
-
-    def _ask(self, kind: type[Task[Any, T]], records: Iterable[object]) -> list[T]:
-        """Answer records, if the model was fine-tuned for this kind of task."""
-        if self.task.name != kind.name:
-            raise SettingsError(
-                f"{self.path}: the model was fine-tuned for {self.task.name}, not for {kind.name}. "
-                f"Train one with `unmask finetune {kind.name}`."
+        single, shared = isinstance(question, str), isinstance(context, str)
+        questions = list(texts_of([question] if single else question, "question"))
+        contexts = [context] * len(questions) if shared else list(texts_of(context, "context"))
+        if len(questions) != len(contexts):
+            raise DataError(
+                f"{len(questions)} questions and {len(contexts)} passages; need one passage for "
+                "each question, or a single passage."
             )
-        return list(self.predict(records))
+        records = [
+            Question(where := f"question[{i}]", text, passage, None, where)
+            for i, (text, passage) in enumerate(zip(questions, contexts, strict=True))
+        ]
+        answers = self._answered(Qa, records)
+        return answers[0] if single and shared else answers
 
-    @cached_property
-    def translator(self) -> Translator:
-        """The model as a translator; an error if it has no decoder."""
-        return Translator(self.folder, self.limit)
+    @overload
+    def entities(self, text: str) -> FoundEntities: ...
+    @overload
+    def entities(self, text: Texts) -> list[FoundEntities]: ...
 
-    def translate(self, texts: Iterable[str], **search: Any) -> list[str]:
-        """Translate texts; `search` takes fields of SearchSettings, such as `beams=4`."""
-        settings = validate(SearchSettings, search, where="translate")
-        return [found.text for found in self.translator.translate(refuse_string(texts), settings)]
+    def entities(self, text: Texts) -> FoundEntities | list[FoundEntities]:
+        """Find the named entities in a text, or in each of several texts."""
+        texts = texts_of([text] if isinstance(text, str) else text)
+        answers = self._answered(Ner, (sentence_of(t, f"texts[{i}]") for i, t in enumerate(texts)))
+        return answers[0] if isinstance(text, str) else answers
+
+    def translate(
+        self,
+        texts: Texts,
+        *,
+        beam_size: int = 1,
+        length_penalty: float = 1.0,
+        max_length: int | None = None,
+        sample: bool = False,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        split: bool = True,
+    ) -> str | list[str]:
+        """Translate texts: greedily, with a beam search, or by sampling.
+
+        `beam_size` 1 is greedy; larger beams divide scores by the length to the power of
+        `length_penalty`. `max_length` limits the tokens of a translation. `sample` draws tokens,
+        with `temperature`, `top_k`, `top_p` and `seed`. A text that is too long is translated in
+        parts; without `split`, it is an error.
+        """
+        table: dict[str, object] = {
+            "beam_size": beam_size,
+            "length_penalty": length_penalty,
+            "max_length": max_length,
+            "sample": sample,
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "seed": seed,
+        }
+        settings = validate(SearchSettings, table, where="translate")
+        read = texts_of([texts] if isinstance(texts, str) else texts)
+        answers = [one.text for one in self.translator.translate(read, settings, split=split)]
+        return answers[0] if isinstance(texts, str) else answers
 
     def attention(
         self, text: str, second: str | None = None, *, truncate: bool = True
@@ -252,70 +300,27 @@ class Model:
             self.states(example)
         return self.maps_of(example, weights)
 
-    def maps_of(self, example: Encoded, weights: Sequence[Tensor]) -> AttentionMaps:
-        """Combine the attention weights of one text or pair with its tokens."""
-        stacked = torch.stack([layer[0] for layer in weights]).cpu().numpy()
-        return AttentionMaps(self.tokens_of(example), example.segments, example.special, stacked)
+    def _asked(self, kind: type[Task[Any, T]], texts: Texts, truncate: bool) -> Any:
+        """Answer texts or pairs: one answer for a string, otherwise a list."""
+        single = isinstance(texts, str)
+        pairs = pairs_of([texts] if single else texts)
+        samples = (Sample(*pair, None, f"texts[{i}]") for i, pair in enumerate(pairs))
+        answers = self._answered(kind, samples, truncate=truncate)
+        return answers[0] if single else answers
 
-    def refuse_recurrent(self) -> None:
-        """Raise an error if the layers are recurrent: they have no attention weights."""
-        if self.network.config.cell != "attention":
-            raise SettingsError(
-                f"{self.path}: its layers are {self.network.config.cell}, which have no attention. "
-                "Give a Transformer."
-            )
-
-    def example(self, text: str, second: str | None = None, *, truncate: bool = True) -> Encoded:
-        """Tokenize a text or a pair."""
-        texts = [text] if second is None else [text, second]
-        return next(self.examples([texts], truncate=truncate))
-
-    def tokens_of(self, example: Encoded) -> list[str]:
-        """Return the tokens of an example as strings."""
-        return [self.token(i) for i in example.ids]
-
-    def token(self, id: int) -> str:
-        """Return a token as a string; a model may have more embeddings than tokens."""
-        tokens = self.tokenizer.vocabulary.tokens
-        return tokens[id] if id < len(tokens) else f"[id {id}]"
-
-    def states(self, example: Encoded) -> list[Tensor]:
-        """Compute the hidden states of all layers for one text.  -> (layers + 1) x [1, S, D]"""
-        with torch.inference_mode():
-            return self.live.states(self._rows(example))
-
-    def _rows(self, example: Encoded) -> Batch:
-        batch = pack_and_collate([example], pad_id=self.tokenizer.vocabulary.pad)
-        return batch.to(self.network.table().device)
-
-    def examples(self, texts: Iterable[Sequence[str]], *, truncate: bool) -> Iterator[Encoded]:
-        """Tokenize texts or pairs on all cores, ahead of the model; count what is truncated."""
-        limit = self.network.config.max_length
-        encoded = self.tokenizer.encode_many(texts, limit=limit)
-        for number, example in enumerate(encoded, start=1):
-            if example.cut and not truncate:
-                raise TextTooLong(number, len(example) + example.cut, limit)
-            self.cut_texts += example.cut > 0
-            self.cut_tokens += example.cut
-            yield example
-
-    def _need(self, head: str, what: str, kind: str) -> None:
-        if head not in self.network.heads:
+    def _answered(
+        self, kind: type[Task[Any, T]], records: Iterable[object], *, truncate: bool = True
+    ) -> list[T]:
+        """Answer records, if the model was fine-tuned for this kind of task."""
+        train = f"`unmask finetune {kind.name} MODEL --train FILE --out RUN`"
+        if not self.fine_tuned:
             raise FolderError(
-                f"{self.path}: has no head to {what} (it is a "
-                f"{architecture(self.network.shape)}); need a {kind}. Give another model."
+                f"{self.path}: a {architecture(self.network.shape)}, which was not fine-tuned for "
+                f"{kind.name}. Fine-tune it with {train}."
             )
-
-
-def refuse_string(texts: Iterable[T]) -> Iterable[T]:
-    """Refuse a single string, which would be read as a list of its characters."""
-    if isinstance(texts, str):
-        raise SettingsError("texts is one string; need a list of them. Write [text].")
-    return texts
-
-
-def _samples(texts: Iterable[str | tuple[str, str]]) -> Iterator[Sample]:
-    """Turn texts and pairs into unlabelled records."""
-    for number, text in enumerate(refuse_string(texts), start=1):
-        first, second = (text, None) if isinstance(text, str) else text
-        yield Sample(first, second, None, f"text {number}")
+        if self.task.name != kind.name:
+            raise SettingsError(
+                f"{self.path}: the model was fine-tuned for {self.task.name}, not for {kind.name}. "
+                f"Fine-tune one with {train}."
+            )
+        return list(self.predict(records, truncate=truncate))

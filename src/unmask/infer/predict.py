@@ -97,16 +97,16 @@ def evaluate_file(
     # Metrics such as F1 and BLEU need all records and answers at once.
     records = list(task.read_files(sources, columns, watcher, task.config))
     if not records:
-        raise DataError(f"{sources[0]}: nothing to score in it. Is it the right file?")
+        raise DataError(f"{sources[0]}: it has no records to score. Is it the right file?")
     task.check(records)
     tally = AnswerCounts()
-    said = list(model.predict(records, tally, task))
+    answers = list(model.predict(records, tally, task))
     loss = tally.mean if sum(tally.counts) else None
     if loss is None:
         say(
-            f"{sources[0]}: the loss is not known. Either the objective needs what only its run "
-            "has, or every record is too long"
+            f"{sources[0]}: the loss is unknown, because the objective needs parts that are not "
+            "in the model folder, or because every record is too long"
         )
     scores = {} if loss is None else {"loss": loss}
-    scores |= all_scores(task, records, said, loss)
-    return scores, task.detail(records, said), said
+    scores |= all_scores(task, records, answers, loss)
+    return scores, task.detail(records, answers), answers

@@ -13,13 +13,14 @@ from unmask.model.kernels.malloc import keep_freed_memory
 from unmask.system.errors import DataError, FolderError
 from unmask.tasks.alignment import Table, alignment_of
 from unmask.tasks.forward import LiveForward
+from unmask.tasks.results import Result
 from unmask.tasks.translate import Translate, TranslateSettings, Translation
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.tokens import Tokenizers
 
 
-@dataclass(frozen=True)
-class WordAlignment:
+@dataclass(frozen=True, repr=False)
+class WordAlignment(Result):
     """Attention of each target word to the source words; every row sums to 1."""
 
     source: list[str]

@@ -18,7 +18,7 @@ from unmask.train.run import Run, RunOptions
 
 def finetune_files(
     task: str,
-    model: str | Path,
+    model: str | Path | None,
     files: LabelledFiles,
     out: Path,
     changes: Sequence[str] = (),

@@ -11,7 +11,8 @@ from typing import Any, TypeVar, Unpack
 
 from unmask.checkpoint.names import MASKED, PRETRAINING
 from unmask.infer.embed import DEFAULTS, EmbedOptions, Vector
-from unmask.infer.model import Model, TokenPrediction
+from unmask.infer.loaded import TokenPrediction
+from unmask.infer.model import Model
 from unmask.inspect.html import payload
 from unmask.model.shape import PAIR, TOKENS
 from unmask.server.batching import GenerationSession

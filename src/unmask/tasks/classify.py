@@ -27,7 +27,7 @@ from unmask.system.errors import DataError
 from unmask.system.settings import Settings
 from unmask.tasks.labels import TRUTH, LabelWindows, Scores, TextTask, text_labels, unknown_label
 from unmask.tasks.metrics import LabelCounts, confusion, count_labels, matthews, softmax
-from unmask.tasks.results import Agreement, Detail
+from unmask.tasks.results import Agreement, Detail, Result
 from unmask.tasks.views import LabelsView
 from unmask.text.tokens import Tokenizers
 
@@ -51,8 +51,8 @@ class ClassifySettings(Settings):
     }
 
 
-@dataclass(frozen=True)
-class Labels:
+@dataclass(frozen=True, repr=False)
+class Labels(Result):
     """The chosen labels of a text, with the probabilities of the most probable ones."""
 
     labels: tuple[str, ...]

@@ -30,7 +30,7 @@ from unmask.tasks.labels import (
     unknown_label,
 )
 from unmask.tasks.metrics import LabelCounts, count_labels, softmax
-from unmask.tasks.results import Agreement, Detail
+from unmask.tasks.results import Agreement, Detail, Result
 from unmask.tasks.sentences import SentenceTask
 from unmask.tasks.views import MarkedSpan, SpansView
 from unmask.text.tokenizer import Tokenizer
@@ -50,8 +50,8 @@ class NerSettings(Settings):
     lenient: bool = False  # an I- tag without a predecessor of its label starts an entity
 
 
-@dataclass(frozen=True)
-class FoundEntity:
+@dataclass(frozen=True, repr=False)
+class FoundEntity(Result):
     """A predicted entity: its span in characters and the mean probability of its tags."""
 
     label: str
@@ -61,8 +61,8 @@ class FoundEntity:
     probability: float
 
 
-@dataclass(frozen=True)
-class FoundEntities:
+@dataclass(frozen=True, repr=False)
+class FoundEntities(Result):
     """The entities in a text, and the tag of each word."""
 
     entities: tuple[FoundEntity, ...]

@@ -28,7 +28,7 @@ from unmask.system.settings import Settings
 from unmask.tasks.asks import Ask, Text
 from unmask.tasks.labels import TRUTH, LabelTask, LabelWindow, LabelWindows, Scores
 from unmask.tasks.metrics import normalized, softmax, word_f1
-from unmask.tasks.results import Agreement
+from unmask.tasks.results import Agreement, Result
 from unmask.tasks.views import MarkedSpan, SpansView
 from unmask.text.tokenizer import Encoded, Offsets
 from unmask.text.tokens import Tokenizers
@@ -55,8 +55,8 @@ class QaSettings(Settings):
     }
 
 
-@dataclass(frozen=True)
-class Candidate:
+@dataclass(frozen=True, repr=False)
+class Candidate(Result):
     """A span that may be the answer, in characters of the passage."""
 
     text: str
@@ -66,8 +66,8 @@ class Candidate:
     probability: float
 
 
-@dataclass(frozen=True)
-class QaAnswer:
+@dataclass(frozen=True, repr=False)
+class QaAnswer(Result):
     """The answer, "" if there is none, and the other candidates, best first."""
 
     text: str

@@ -17,7 +17,7 @@ from unmask.system.errors import DataError
 from unmask.system.settings import Settings
 from unmask.tasks.labels import TRUTH, LabelWindows, Scores, TextTask, text_labels
 from unmask.tasks.metrics import pearson, spearman
-from unmask.tasks.results import Agreement
+from unmask.tasks.results import Agreement, Result
 from unmask.tasks.views import NumberView
 from unmask.text.tokens import Tokenizers
 
@@ -26,8 +26,8 @@ class RegressSettings(Settings):
     """Regression has no settings."""
 
 
-@dataclass(frozen=True)
-class Number:
+@dataclass(frozen=True, repr=False)
+class Number(Result):
     """The predicted score."""
 
     score: float

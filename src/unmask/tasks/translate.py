@@ -39,7 +39,7 @@ from unmask.tasks.alignment import AlignedHypothesis, AligningSession
 from unmask.tasks.asks import Ask, Text
 from unmask.tasks.base import Task
 from unmask.tasks.forward import Forward, network_of
-from unmask.tasks.results import AnswerSession, Detail, Mistake
+from unmask.tasks.results import AnswerSession, Detail, Mistake, Result
 from unmask.tasks.views import AlignmentView, TextView
 from unmask.text.detokenize import merge_word_pieces, with_spaces
 from unmask.text.sentences import split_sentences
@@ -79,14 +79,21 @@ class AskTranslation(Ask):
     truths = ("second",)
 
 
-@dataclass(frozen=True)
-class Translation:
+@dataclass(frozen=True, repr=False)
+class Translation(Result):
     """A translation, with the mean log-probability of its tokens."""
 
     text: str
     score: float
     words: tuple[int, ...] | None = None  # token ids; None for a text in parts or a blank one
     alignment: AlignmentView | None = None  # if requested, and the decoder has attention
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the translation as JSON, without its token ids."""
+        table: dict[str, Any] = {"text": self.text, "score": self.score}
+        if self.alignment is not None:
+            table["alignment"] = self.alignment.model_dump()
+        return table
 
 
 EMPTY = Translation("", 0.0)
@@ -288,10 +295,7 @@ class Translate(Task[Pair, Translation]):
 
     def plain(self, answer: Translation) -> dict[str, Any]:
         """Return the translation as JSON, without its token ids."""
-        table: dict[str, Any] = {"text": answer.text, "score": answer.score}
-        if answer.alignment is not None:
-            table["alignment"] = answer.alignment.model_dump()
-        return table
+        return answer.to_dict()
 
     def row(self, answer: Translation) -> dict[str, Any]:
         """Return the translation as columns, with a name that differs from that of the text."""

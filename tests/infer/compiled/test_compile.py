@@ -1,8 +1,10 @@
 """Compiled models: near the live one, refused if not, and used by everything that answers."""
 
 import json
+from copy import copy
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import unmask
@@ -10,7 +12,7 @@ from tests.conftest import tiny_network
 from tests.shapes import bert_heads
 from unmask.checkpoint.folder import save_folder
 from unmask.cli import infer as cli
-from unmask.infer import model as model_file
+from unmask.infer import loaded as loaded_file
 from unmask.infer.compiled.compile import compile_model, records_for
 from unmask.infer.compiled.graph import CompiledForward
 from unmask.system.errors import DataError, FolderError, SettingsError
@@ -162,7 +164,7 @@ def test_full_precision_is_the_same_but_for_rounding(encoder, tmp_path):
 def test_without_the_runtime_it_answers_in_full_precision(encoder, tmp_path, monkeypatch):
     texts = [line(number, "encoder") for number in range(40)]
     compile_model(encoder, tmp_path / "int8", texts, int8=True, least=0.5)
-    monkeypatch.setattr(model_file, "onnxruntime_installed", lambda: False)
+    monkeypatch.setattr(loaded_file, "onnxruntime_installed", lambda: False)
     without = unmask.load(tmp_path / "int8")
     np.testing.assert_array_equal(without.embed(texts), encoder.embed(texts))
     assert without.faster == "it is compiled for ONNX Runtime: pip install 'unmask[onnx]'"
@@ -204,3 +206,30 @@ def test_an_output_that_cannot_be_written_is_refused_before_texts_are_read(encod
     (tmp_path / "link").symlink_to(tmp_path)
     with pytest.raises(FolderError, match=r"link: already exists \(a symbolic link"):
         compile_model(encoder, tmp_path / "link", [], int8=True)
+
+
+def test_a_compiled_model_leaves_its_graph_behind_when_it_moves_or_is_saved(
+    case, tmp_path, monkeypatch
+):
+    _, _, compiled, _ = case
+    assert repr(compiled).endswith("cpu, ONNX Runtime)")
+    compiled.save(tmp_path / "saved")
+    assert not unmask.load(tmp_path / "saved").compiled
+    monkeypatch.setattr("unmask.infer.model.device_of", lambda name: "cpu")
+    moved = copy(compiled).to("cuda")
+    assert moved.forward is moved.live
+    assert moved.to("cpu").forward is compiled.graph
+
+
+def test_python_objects_calibrate_and_compare_as_a_file_does(case, tmp_path):
+    live, records, _, compared = case
+    if live.network.shape.labels is None:
+        given = iter(records)
+    elif live.task.name == "qa":
+        given = [(record.question, record.context) for record in records]
+    else:
+        given = pd.Series([record.key[0] for record in records])
+    found = unmask.compile(live, tmp_path / "again", int8=True, texts=given, least=0.9)
+    assert (found.folder, found.texts, found.least) == (tmp_path / "again", 30, 0.9)
+    assert found.agreement == pytest.approx(compared.found, abs=1e-6)
+    assert found.summary == compared.text

@@ -5,7 +5,8 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from unmask.infer.model import Model, TokenPrediction
+from unmask.infer.loaded import TokenPrediction
+from unmask.infer.model import Model
 from unmask.server import schemas
 from unmask.server.capabilities import capabilities
 from unmask.server.limits import RequestError
