@@ -115,8 +115,8 @@ def main() -> None:
     peak = max(used for _, used in seen)
     print(
         f"{count:,} rows of {arguments.texts:,} texts after {kills} kills in {seconds:,.0f} s; "
-        f"least cosine of a row to its text's vector {least:.6f}; memory {peak / 1e6:,.0f} MB at most, "
-        f"{early / 1e6:,.0f} MB in the first tenth"
+        f"least cosine of a row to its text's vector {least:.6f}; memory {peak / 1e6:,.0f} MB at "
+        f"most, {early / 1e6:,.0f} MB in the first tenth"
     )
     found = {"rows": count, "texts": arguments.texts, "kills": kills, "seconds": seconds}
     save("million", {**found, "least": least, "peak_bytes": peak, "early_bytes": early})
