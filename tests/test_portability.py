@@ -140,7 +140,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import unmask
 assert "torch" not in sys.modules and not any("site-packages" in path for path in sys.path)
-for name in unmask.__all__:
+for name in set(unmask.__all__) - set(unmask._LATE):  # classes of results need numpy or torch
     getattr(unmask, name)
 print(unmask.__version__)
 """

@@ -18,6 +18,7 @@ def run_of(*words: object) -> Run:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Run, "go", go)
+        patch.setattr("unmask.jobs.summary.say_summary", lambda *of_no_run: None)
         CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
     return runs[0]
 

@@ -143,6 +143,13 @@ def _leave(code: int) -> None:
 
 def _run(words: list[str], trace: bool) -> int:
     """Run a verb and return its exit code; print errors, usually as one line."""
+    try:
+        return _run_verb(words, trace)
+    finally:
+        terminal.quiet = terminal.verbose = False  # for a program that runs several verbs
+
+
+def _run_verb(words: list[str], trace: bool) -> int:
     started = time.monotonic()
     try:
         flags, words = common_flags(words)

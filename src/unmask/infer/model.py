@@ -87,7 +87,7 @@ class Model(LoadedModel):
         """
         place = device_of(device)
         self.network.to(place)
-        on_cpu = place.type == "cpu"
+        on_cpu = str(place) == "cpu"
         self.forward = self.graph if on_cpu and self.graph is not None else self.live
         return self
 
@@ -313,7 +313,7 @@ class Model(LoadedModel):
     ) -> list[T]:
         """Answer records, if the model was fine-tuned for this kind of task."""
         train = f"`unmask finetune {kind.name} MODEL --train FILE --out RUN`"
-        if not self.fine_tuned:
+        if not (self.fine_tuned or self.network.shape.several()):
             raise FolderError(
                 f"{self.path}: a {architecture(self.network.shape)}, which was not fine-tuned for "
                 f"{kind.name}. Fine-tune it with {train}."

@@ -51,7 +51,7 @@ def predict_file(
     remove_leftovers(out.parent, f".{escape(out.name)}.tmp-*")
     try:
         with temporary_folder(out) as folder:
-            answered = Answered(folder / "answers.jsonl", source, columns)
+            answered = AnsweredTable(folder / "answers.jsonl", source, columns)
             written = answered.collect(model, watcher, progress)
             if not written:
                 place = "standard input" if source == "-" else source
@@ -71,7 +71,7 @@ def predict_file(
 
 
 @dataclass(frozen=True)
-class Answered:
+class AnsweredTable:
     """The answers to a file, on disk, to be read back beside the records that they belong to."""
 
     path: Path  # a line for each answer: [place of the record, its columns or null, the answer]
