@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from unmask.checkpoint.vocabulary import learn_folder, load_tokenizer
 from unmask.data.corpus.prepare import PrepareSettings, prepare
 from unmask.data.corpus.statistics import CorpusReport
 from unmask.data.labelled.columns import Sample
+from unmask.data.labelled.table_files import write_table
 from unmask.data.read.docstrings import LIBRARIES, Module, read_library
 from unmask.evaluation.report.charts import Chart, Line
 from unmask.evaluation.report.html import REPORT, report_page
@@ -109,7 +111,9 @@ def run_demo(
     show_predictions(last["masked_predictions"], say)
 
     step("Fine-tune: which library does a sentence document?")
-    accuracies = compare(model, label(seen, unseen, size), size, out, say, device)
+    labelled = label(seen, unseen, size)
+    write_labelled(labelled, out)
+    accuracies = compare(model, labelled, size, out, say, device)
     done("fine-tune twice", " and ".join(f"{a:.1%} {n}" for n, a in accuracies.items()))
     write_page(out, metrics, recipe(size))
     seconds = time.perf_counter() - started
@@ -229,6 +233,13 @@ def label(seen: Sequence[Module], unseen: Sequence[Module], size: DemoSize) -> L
     return Labelled(Classify(ClassifySettings(), LIBRARIES), train, dev)
 
 
+def write_labelled(data: Labelled, out: Path) -> None:
+    """Write the labelled sentences as tables, like those of a user: train.tsv and dev.tsv."""
+    for name, samples in (("train", data.train), ("dev", data.dev)):
+        rows = [{"text": sample.text, "label": sample.label[0]} for sample in samples]
+        write_table(out / f"{name}.tsv", ".tsv", ["text", "label"], partial(iter, rows))
+
+
 def label_sentences(modules: Sequence[Module], each: int) -> list[Sample]:
     """Label `each` sentences of every library with its name."""
     samples: list[Sample] = []
@@ -274,6 +285,7 @@ def show_table(
     model = out / "pretrain" / "model"
     say(f'  unmask fill {model} "Return the [MASK] of the array."')
     say(f'  unmask next {model} "Sort the list in place." "The sort is stable."')
+    say(f"  unmask finetune classify minilm --train {out / 'train.tsv'} --out classifier")
     say("  unmask vocab learn YOUR.txt --size 8000 --out my-vocabulary")
 
 

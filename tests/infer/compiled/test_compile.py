@@ -215,7 +215,8 @@ def test_a_compiled_model_leaves_its_graph_behind_when_it_moves_or_is_saved(
     assert repr(compiled).endswith("cpu, ONNX Runtime)")
     compiled.save(tmp_path / "saved")
     assert not unmask.load(tmp_path / "saved").compiled
-    monkeypatch.setattr("unmask.infer.model.device_of", lambda name: {"cuda": "cpu:0"}.get(name, name))
+    devices = {"cuda": "cpu:0", "cpu": "cpu"}
+    monkeypatch.setattr("unmask.infer.model.device_of", devices.get)
     moved = copy(compiled).to("cuda")
     assert moved.forward is moved.live
     assert moved.to("cpu").forward is compiled.graph
