@@ -77,12 +77,12 @@ def test_a_comparison_ends_in_a_table(unmask, place):
     ("arguments", "message"),
     [
         (("train", "data", "--from", "xx", "--to", "qq"), "qq"),
-        (("train", "data", "--to", "yy"), "need --from and --to"),
+        (("train", "data", "--to", "yy"), "a folder needs --from and --to"),
         (("train", "--train", "missing.tsv", "--dev", "missing.tsv"), "missing.tsv"),
         (("train", "data", "--from", "xx", "--to", "yy", "--recipe", "lstn"), "lstm"),
         (("run", "nowhere"), "nowhere"),
         (("run", "run/model", "--top-k", "5"), "it only applies to sampling; set sample"),
-        (("run", "run/model", "--beams", "2", "--sample"), "sample and beams"),
+        (("run", "run/model", "--beams", "2", "--sample"), "sampling and beam search exclude each other"),
         (("look", "run/model", "hund", "--out", "x.png"), "need .svg"),
     ],
 )

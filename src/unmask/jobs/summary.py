@@ -87,7 +87,7 @@ def _language_scores(entry: Mapping[str, Any]) -> Iterator[Row]:
     for number, (term, about) in enumerate(targets.items()):
         known = {"unigram": "unigram_loss", "ln V": "ln_v"} if number == 0 else {}
         beside = [f"{name} {entry[key]:.3f}" for name, key in known.items() if key in entry]
-        loss = "held-out loss" if number == 0 else f"held-out loss, {about}"
+        loss = "held-out loss" if number == 0 else f"loss, {about}"
         if term in entry:
             yield loss, f"{entry[term]:.3f}", ", ".join(beside)
         right = entry.get(f"{term}_accuracy")
