@@ -83,6 +83,51 @@ def test_unmask_commands_run(block, workplace, unmask):
             assert done.returncode == 0, f"{line}\n{done.stderr}"
 
 
+def shown_commands(page: Path) -> list[tuple[list[str], list[str]]]:
+    """The commands that a page shows with their output: words, and lines printed."""
+    blocks = re.findall(r"^```console\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    shown: list[tuple[list[str], list[str]]] = []
+    for line in "".join(blocks).splitlines():
+        if line.startswith("$ "):
+            shown.append((shlex.split(line[2:]), []))
+        else:
+            shown[-1][1].append(line)
+    return [(words, lines) for words, lines in shown if words[0] == "unmask"]
+
+
+@pytest.mark.parametrize(
+    "demo",
+    [
+        pytest.param(["--fast"], marks=pytest.mark.slow, id="short"),
+        pytest.param([], marks=pytest.mark.full, id="as printed"),
+    ],
+)
+def test_the_commands_of_the_readme_print_what_it_shows(demo, tmp_path, monkeypatch, minilm):
+    """Numbers may differ, such as times; with the short demo, it has less text."""
+    monkeypatch.chdir(tmp_path)
+    commands = shown_commands(ROOT / "README.md")
+    assert len(commands) == 5
+    for words, lines in commands:
+        arguments = words[1:] + (demo if words[1] == "demo" else [])
+        done = subprocess.run(
+            [sys.executable, "-m", "unmask", *arguments],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        printed = {
+            " ".join(re.sub(r"[\d.,]+", "N", line).split())
+            for line in (done.stdout + done.stderr).splitlines()
+        }
+        shown = {" ".join(re.sub(r"[\d.,]+", "N", line).split()) for line in lines}
+        assert shown <= printed
+    for name in ("answers.csv", "vectors.npy", "look.html"):
+        assert (tmp_path / name).stat().st_size > 1000
+
+
+def test_the_readme_has_at_most_a_hundred_lines():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 100
+
+
 def test_make_commands_of_the_readme_exist():
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"\bmake ([a-z]+)\b", (ROOT / "README.md").read_text()))

@@ -82,7 +82,7 @@ def test_a_comparison_ends_in_a_table(unmask, place):
         (("train", "data", "--from", "xx", "--to", "yy", "--recipe", "lstn"), "lstm"),
         (("run", "nowhere"), "nowhere"),
         (("run", "run/model", "--top-k", "5"), "it only applies to sampling; set sample"),
-        (("run", "run/model", "--beams", "2", "--sample"), "sampling and beam search exclude each other"),
+        (("run", "run/model", "--beams", "2", "--sample"), "sampling and beam search exclude"),
         (("look", "run/model", "hund", "--out", "x.png"), "need .svg"),
     ],
 )

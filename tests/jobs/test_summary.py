@@ -73,16 +73,16 @@ def test_a_pre_training(tmp_path, monkeypatch):
         evaluation(40, targets=targets, **scores, **plain),
     ]
     assert finished(tmp_path, monkeypatch, entries, {"step": 40}) == [
-        "held-out loss              4.457   unigram 6.400, ln V 9.010",
-        "accuracy, masked tokens    31.2%   unigram 5.1%",
-        "held-out loss, pairs       0.500",
-        "accuracy, pairs            75.0%   chance 50.0%",
-        "held-out loss, something   2.000",
-        "steps                         40",
-        "time                       2.0 h   7,200 tokens, 1 per second",
-        "model                      run/model",
-        "report                     run/report.html",
-        "next                       unmask predict run/model 'a b.txt'",
+        "held-out loss             4.457   unigram 6.400, ln V 9.010",
+        "accuracy, masked tokens   31.2%   unigram 5.1%",
+        "loss, pairs               0.500",
+        "accuracy, pairs           75.0%   chance 50.0%",
+        "loss, something           2.000",
+        "steps                        40",
+        "time                      2.0 h   7,200 tokens, 1 per second",
+        "model                     run/model",
+        "report                    run/report.html",
+        "next                      unmask predict run/model 'a b.txt'",
     ]
 
 
