@@ -128,7 +128,7 @@ class Loop:
         """Take one step; return None if a stop request ended it early, with nothing changed."""
         position = self.position
         dealt = self.dealer.take(position.cursor, position.step, self.progress)
-        factor = self.schedule.factor(self._schedule_progress())
+        factor = self.schedule.factor_at(position.step, position.seconds, position.before)
         set_learning_rate(self.optimizer, self.optimizer_settings.learning_rate * factor)
         site = StepSite(
             self.processes,
@@ -150,17 +150,6 @@ class Loop:
         else:
             self._report_skipped(result, dealt.micro_batches)
         return result
-
-    def _schedule_progress(self) -> float:
-        """Return the progress that decides the learning rate, above zero at the first step."""
-        schedule, position = self.schedule, self.position
-        if schedule.steps is not None:
-            # The middle of the step, so that no step has a learning rate of zero.
-            return (position.step + 0.5) / schedule.steps
-        # Counted from the first step, so that a slow set-up does not swallow the warm-up.
-        start = schedule.progress(0, position.before)
-        elapsed = (self.progress - start) / max(1.0 - start, 1e-9)
-        return max(elapsed, 1e-3 * schedule.warmup)
 
     def _report_skipped(self, result: StepResult, micro_batches: Sequence[MicroBatch]) -> None:
         """Report a skipped step and what may explain it; raise after too many in a row."""

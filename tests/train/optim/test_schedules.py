@@ -39,6 +39,21 @@ def test_the_rate_rises_to_the_end_of_warm_up_and_never_after(kind):
     assert max(rates) == 1.0
 
 
+def test_a_step_has_the_rate_of_its_middle_whatever_the_clock_says():
+    ten = schedule(steps=10, warmup=0.2)
+    found = [ten.factor_at(step, 99.0, 5.0) for step in (0, 1, 2, 9)]
+    assert found == pytest.approx([0.25, 0.75, 0.9375, 0.0625])
+
+
+def test_warm_up_by_the_clock_begins_after_the_set_up_and_above_zero():
+    """Two minutes, of which the set-up takes 20 s: warm-up is the first 25 s of the other 100."""
+    timed = ScheduleSettings(minutes=2.0, warmup=0.25)
+    found = [
+        timed.factor_at(step, seconds, 20.0) for step, seconds in enumerate((20, 32.5, 45, 120))
+    ]
+    assert found == pytest.approx([0.001, 0.5, 1.0, 0.0])
+
+
 def test_progress_counts_steps_whatever_the_clock_says():
     half = schedule(steps=40)
     assert half.progress(0, 1e6) == 0.0

@@ -107,6 +107,19 @@ class ScheduleSettings(Settings):
         """Seconds left of a time budget; None for a run counted in steps."""
         return None if self.minutes is None else max(60 * self.minutes - seconds, 0.0)
 
+    def factor_at(self, step: int, seconds: float, setup_seconds: float) -> float:
+        """Fraction of the peak learning rate at a step, above zero at the first one.
+
+        A time budget counts `seconds`, of which `setup_seconds` passed before the first step.
+        """
+        if self.steps is not None:
+            # The middle of the step, so that no step has a learning rate of zero.
+            return self.factor((step + 0.5) / self.steps)
+        # Counted from the first step, so that a slow set-up does not swallow the warm-up.
+        start = self.progress(0, setup_seconds)
+        elapsed = (self.progress(step, seconds) - start) / max(1.0 - start, 1e-9)
+        return self.factor(max(elapsed, 1e-3 * self.warmup))
+
     def factor(self, progress: float) -> float:
         """Fraction of the peak learning rate at this progress: warm-up, then decay to the floor."""
         if progress < self.warmup:
