@@ -148,8 +148,9 @@ def cli() -> str:
     parts = [
         f"# Command line\n\n{NOTE}",
         paragraph(
-            "Every command, with its arguments and options. `unmask COMMAND --help` prints the "
-            "same text."
+            "A reference of every command, with its arguments and options. `unmask COMMAND --help` "
+            "prints the same text. [commands.md](commands.md) is the guide: options of every "
+            "command, JSON output, devices, exit codes and shell completion."
         ),
         "## `unmask`",
         option_list(root),

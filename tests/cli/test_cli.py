@@ -438,9 +438,9 @@ def test_info_describes_a_model(described):
     assert found["integrity"].endswith("files, unchanged since they were written (sha256)")
 
 
-def test_info_tells_the_heads_of_attention_from_what_stands_on_top(described):
+def test_info_tells_attention_heads_from_output_heads(described):
     assert dict(described)["heads"] == "2"
-    assert dict(described)["on top"] == "pooler, tokens, pair"
+    assert dict(described)["output heads"] == "pooler, tokens, pair"
 
 
 def test_info_without_a_model_describes_the_installation(unmask):

@@ -35,7 +35,7 @@ def load(model: str | Path, *, device: str = "cpu") -> Model:
     """Load a model from a folder, or by the name of a model that `get` has downloaded.
 
     Args:
-        model: A folder of unmask or of Hugging Face, or a name such as "minilm".
+        model: A model folder of unmask or Hugging Face, or a name such as "minilm".
         device: "cpu", "cuda", "cuda:1" or "mps". Only the CPU is tested.
 
     Example:
@@ -110,7 +110,7 @@ def predict(
         model: A loaded model, a model folder, or the name of a downloaded model.
         data: A text; a list or generator of texts, pairs or dictionaries; a Series, DataFrame,
             array, `datasets.Dataset` or pyarrow Table; or a file as a `pathlib.Path`. A string is
-            never a file name, so that texts from elsewhere cannot name files of this machine.
+            never a file name, so that texts from elsewhere cannot name files on this machine.
         text: The column of the text. Common names are recognised.
         second: The column of the second text of a pair.
         columns: The columns of other fields of the task, by field.
@@ -164,12 +164,12 @@ def translate(
             per line as a `pathlib.Path`.
         beam_size: The number of hypotheses that a beam search keeps; 1 is greedy.
         length_penalty: Scores are divided by the length to this power. Needs a beam search.
-        max_length: The most tokens of a translation. None allows 10 more than twice the source.
-        sample: Draw tokens by their probability.
-        temperature: Of sampling; values below 1 favour likely tokens.
-        top_k: Draw among this many tokens; 0 stands for all.
-        top_p: Draw among the most likely tokens that have this probability together.
-        seed: Of sampling.
+        max_length: The maximum length in tokens. None allows 10 more than twice the source.
+        sample: Sample tokens instead of searching.
+        temperature: The sampling temperature; values below 1 favour likely tokens.
+        top_k: Sample from this many of the most likely tokens; 0 means all.
+        top_p: Sample from the most likely tokens with this total probability.
+        seed: The random seed for sampling.
         split: Translate a text that is too long in parts. False makes it an error.
 
     Example:

@@ -63,10 +63,10 @@ def finetune(
         task: "classify", "regress", "qa", "ner", "translate", a task of a plugin, or a TOML recipe.
         model: A model folder, or the name of a downloaded model. With None, a task with a decoder
             starts from scratch.
-        train: Data to learn from: a file, a list of files, or rows. Rows are dictionaries, (text,
+        train: Training data: a file, a list of files, or rows. Rows are dictionaries, (text,
             label) pairs, (text, second, label) tuples, a DataFrame, a `datasets.Dataset` or a
             pyarrow Table. A generator is read once.
-        dev: Data to be scored on, likewise. With None, a share of `train` is held out.
+        dev: Held-out data to score on, like `train`. With None, a tenth of `train` is held out.
         out: The run's folder.
         text: The column of the text. Common names are recognised.
         second: The column of the second text of a pair, or of the translation.
@@ -79,8 +79,8 @@ def finetune(
         max_length: The longest window, in tokens.
         learning_rate: The peak learning rate.
         seed: The random seed.
-        seeds: Runs, each with another seed; the best model is kept.
-        trials: Trials of a search for settings (`pip install 'unmask[search]'`); 0 for no search.
+        seeds: Number of runs, each with a seed of its own; the best model is kept.
+        trials: Number of hyper-parameter trials (`pip install 'unmask[search]'`); 0 for none.
         settings: Any other settings by name, such as {"schedule.warmup": 0.2}; they win over the
             arguments above.
         resume: Continue the run in `out`.

@@ -34,7 +34,7 @@ def compile(
     Args:
         model: A loaded model, a model folder, or the name of a downloaded model.
         out: The folder to write: new, or empty.
-        int8: Multiply in 8 bits.
+        int8: Use 8-bit matrix products.
         texts: Texts or records like those that the model will read, to calibrate and compare with:
             a file, or what `predict` takes. At most 2,000 are used. None uses Python's
             documentation.
@@ -126,14 +126,15 @@ def serve(
     Args:
         models: A model folder or the name of a downloaded model, several of them, or a dictionary
             from names to folders or loaded models.
-        host: Where to listen. Beyond this machine, the server needs a token, or `insecure`.
+        host: The address to listen on. Beyond this machine, the server needs a token or
+            `insecure`.
         port: The port; 0 chooses a free one.
         token: What clients must send as a bearer token.
         insecure: Listen beyond this machine without a token.
         allow_hosts: Further host names that clients may use.
         runs: Run folders whose curves the page shows.
-        queue: The most texts that may wait.
-        texts: The most texts of a request.
+        queue: The maximum number of texts that may wait.
+        texts: The maximum number of texts per request.
 
     Example:
         unmask.serve({"encoder": "minilm"}, port=8001)

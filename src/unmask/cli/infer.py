@@ -26,7 +26,7 @@ Truncate = Annotated[bool, typer.Option(help="Truncate texts that are too long, 
 
 
 FileArgument = Annotated[
-    str, typer.Argument(help="Texts: .txt .jsonl .csv .tsv .parquet; - is stdin.")
+    str, typer.Argument(help="Texts: .txt .jsonl .csv .tsv .parquet; - is standard input.")
 ]
 OutOption = Annotated[
     Path | None,
@@ -39,7 +39,7 @@ PoolOption = Annotated[
     ),
 ]
 LayerOption = Annotated[
-    str, typer.Option(help="0 is the embeddings, -1 the last layer; last4 concatenates four.")
+    str, typer.Option(help="0 is the embeddings, -1 the last layer; last4: the last four.")
 ]
 
 

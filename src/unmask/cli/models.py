@@ -30,10 +30,10 @@ def get(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Download a model, verify it and keep it.
+    """Download a model, verify it and cache it.
 
-    The model is cached: other commands then accept its name. Models of the Hugging Face hub need
-    pip install 'unmask[hub]'.
+    Other commands then accept its name. Models of the Hugging Face hub need pip install
+    'unmask[hub]'.
 
     Example: unmask get minilm
     """
@@ -51,7 +51,7 @@ def get(
 
 
 def convert(
-    source: Annotated[Path, typer.Argument(help="A BERT folder, also with old pickled weights.")],
+    source: Annotated[Path, typer.Argument(help="A BERT folder; its weights may be pickled.")],
     out: options.NewFolder,
     as_json: options.Json = False,
 ) -> None:
@@ -106,7 +106,7 @@ def compile_model(
     int8: Annotated[bool, typer.Option("--int8", help="Use 8-bit matrix products.")] = False,
     texts: Annotated[
         str | None,
-        typer.Option(help="Typical texts, to calibrate and compare with; 2,000 are used."),
+        typer.Option(help="Typical texts, to calibrate and compare with; at most 2,000."),
     ] = None,
     column: Annotated[
         str | None,
@@ -152,8 +152,8 @@ def info(
 ) -> None:
     """Describe a model, or this installation.
 
-    Shows the architecture, settings, labels, integrity and origin of a model and, for a fine-tuned
-    model, the fields that `unmask predict` accepts.
+    It shows the architecture, settings, labels, integrity and origin of a model and, for a
+    fine-tuned model, the fields that `unmask predict` accepts.
 
     Example: unmask info minilm
     """
@@ -240,7 +240,7 @@ def _lines(facts: dict[str, Any]) -> dict[str, str]:
         "kind": facts["architecture"],
         "parameters": f"{facts['parameters']:,}",
         **{key: str(value) for key, value in facts["config"].items()},
-        "on top": ", ".join(facts["heads"]) or "nothing",
+        "output heads": ", ".join(facts["heads"]) or "none",
     }
     if labels := facts["labels"]:
         table["labels"] = f"{labels['head']}: {', '.join(labels['names'])}"

@@ -25,7 +25,7 @@ HostOption = Annotated[
     str, typer.Option(help="Address to listen on; by default, only this machine.")
 ]
 PortOption = Annotated[
-    int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is any free one.")
+    int, typer.Option(min=0, max=65535, help="Port to listen on; 0 chooses a free one.")
 ]
 TokenOption = Annotated[
     str | None, typer.Option(help=f"Token that clients must send; also read from {TOKEN}.")

@@ -75,7 +75,8 @@ def finetune(
 ) -> None:
     """Fine-tune a model on labelled data.
 
-    Several tasks at once: unmask finetune multi tasks.toml minilm --out run
+    Without --dev, a tenth of the training data is held out. To train on several tasks at once, run
+    unmask finetune multi tasks.toml minilm --out run
 
     Example: unmask finetune classify minilm --train a.tsv --dev b.tsv --out run
     """
@@ -231,7 +232,7 @@ def predict(
     file: Annotated[str, typer.Argument(help="Texts or records; - is standard input.")] = "-",
     out: Annotated[
         Path | None,
-        typer.Option(help="A .csv, .tsv, .jsonl or .parquet file, with the input's columns, too."),
+        typer.Option(help="A .csv, .tsv, .jsonl or .parquet file; it has the input's columns too."),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the file in --out.")

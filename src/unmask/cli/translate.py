@@ -38,7 +38,7 @@ verbs = typer.Typer(
 
 
 TrainOption = Annotated[
-    Paths, typer.Option(help="Training pairs: a table; or given twice, two parallel files.")
+    Paths, typer.Option(help="Training pairs: a table, or two parallel files (give it twice).")
 ]
 RecipeOption = Annotated[
     str,
@@ -72,7 +72,7 @@ def train(
     target: Target = None,
     train: TrainOption = None,
     dev: Annotated[
-        Paths, typer.Option(help="Held-out pairs, likewise. Default: a tenth of --train.")
+        Paths, typer.Option(help="Held-out pairs, like --train. Default: a tenth of --train.")
     ] = None,
     recipe: RecipeOption = "transformer",
     model: ModelOption = None,
@@ -147,7 +147,7 @@ def run(
     temperature: Annotated[
         float, typer.Option(help="Sampling temperature; values below 1 favour likely tokens.")
     ] = 1.0,
-    top_k: Annotated[int, typer.Option(help="Sample from the K most likely tokens; 0: all.")] = 0,
+    top_k: Annotated[int, typer.Option(help="Sample from the K likeliest tokens; 0: all.")] = 0,
     top_p: Annotated[
         float, typer.Option(help="Sample from the most likely tokens with this total probability.")
     ] = 1.0,

@@ -3,7 +3,7 @@
     accuracy     0.7700   0.5050 before training
     loss         0.6511   0.7024 before training
     steps            64   published: step 48, the best of 6 evaluations
-    time         12.4 s   25,600 tokens, 2,065 tokens per second
+    time         12.4 s   25,600 tokens, 2,065 per second
     model        run/model
     report       run/report.html
     next         unmask predict run/model dev.tsv --out answers.csv
