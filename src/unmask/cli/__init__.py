@@ -117,7 +117,10 @@ def common(
 
 
 def main() -> None:
-    """Run a verb. Exit codes: 0 done, 1 failed, 2 bad usage, settings or data, 130 interrupted."""
+    """Run a verb. Exit codes: 0 done, 1 failed, 2 bad usage, settings or data.
+
+    A verb that signal N has stopped ends with 128 + N: 130 for SIGINT, 143 for SIGTERM.
+    """
     _print_utf8()
     guard_streams()
     words = sys.argv[1:]
@@ -175,7 +178,7 @@ def _run_verb(words: list[str], trace: bool) -> int:
     except UserError as error:
         _print_error(str(error), trace)
         return 2
-    except Stopped as stopped:  # by a signal, after the run has saved its state
+    except Stopped as stopped:  # by a signal
         return stopped.exit_code
     except KeyboardInterrupt:
         _print_error("interrupted.", trace=False)

@@ -10,7 +10,7 @@ record    [N]      which record a text belongs to, if a record can have several 
 also      by name: batches of the same records in another form, as the `target` of a translation
 labels    by name: what an objective must predict, of any shape
 counts    by loss term: how many predictions the loss is a sum of
-seed      of all random numbers that are drawn for this batch
+seed      of dropout, and of what an objective draws for the batch as a whole
 
 Only in pre-training: number [N], by which the random numbers of an example are drawn; continues
 [B, S], whether a token continues the word before it.

@@ -1,6 +1,7 @@
 """Lengths -> rows and batches: which texts share a packed row, so that there is little padding.
 
-Best fit, longest first: each text goes into the fullest row that still has room for it.
+Best fit, longest first: each text goes into the fullest row that still has room for it. `pack`
+fills rows of a given length, for pre-training; `cheapest_rows` also chooses the length.
 """
 
 from bisect import bisect_left, insort

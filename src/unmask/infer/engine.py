@@ -1,4 +1,4 @@
-"""Examples -> answers in their order: sort by length, pack into rows, run, restore the order.
+"""Examples -> answers in their order: sort by length, batch, run, restore the order.
 
 Evaluation during training, `evaluate`, `predict`, `embed` and the server all use this engine.
 

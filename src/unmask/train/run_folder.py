@@ -41,7 +41,8 @@ from unmask.version import VERSION
 FACTS, METRICS, LOG = "facts.json", "metrics.jsonl", "log.txt"
 CHECKPOINTS, MODEL, MODELS = "checkpoints", "model", "models"
 LOCK = ".lock"
-# Facts that decide what a run learns: a resume with other values is refused.
+# Facts that decide what a run learns: a resume with other values is refused. "corpus" is the digest
+# of any data, labelled too; the fact "data" is its kind, for the error.
 BINDING = ("corpus", "tokenizer")
 # Facts that decide the last bits: a resume with other values is warned about.
 EXACT = ["unmask", "torch", "threads", "processor", "processes", "shard", "device"]

@@ -100,7 +100,7 @@ def _add_vector_routes(routes: APIRouter, service: Service) -> None:
     async def tokenize(request: schemas.TokenizeRequest) -> Response:
         """Tokenize texts: for each text its tokens, with ids and character offsets."""
         token_lists = await service.ask("tokenize", request, _as_list(request.inputs))
-        # Already JSON (see `service._tokenize`), so the event loop only joins it.
+        # Already JSON (see `capabilities._tokenize`), so the event loop only joins it.
         return Response(f"[{','.join(token_lists)}]", media_type="application/json")
 
 

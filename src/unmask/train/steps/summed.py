@@ -50,7 +50,8 @@ class Summed:
                         module(micro_batches[0].batch.to(processes.device))
                 continue
             micro_batch = micro_batches[number - rounds]
-            # Dropout depends on the micro-batch alone, whichever process computes it and when.
+            # Dropout depends on the micro-batch alone, whichever process computes it and when: its
+            # source made the seed from the run's seed, the step and the place in the step.
             torch.manual_seed(micro_batch.seed)
             with processes.syncing(module, number == rounds - 1), site.casting():
                 batch_sums: Sums = module(micro_batch.batch.to(processes.device))
