@@ -42,7 +42,7 @@ class FetchError(UserError):
 
 
 class Stopped(Exception):
-    """A signal asked the run to stop, and it has stopped; from its first step on, it saves first."""
+    """A signal asked the run to stop, and it has stopped; after a first step, it saves before."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
