@@ -111,9 +111,7 @@ def run_demo(
     show_predictions(last["masked_predictions"], say)
 
     step("Fine-tune: which library does a sentence document?")
-    labelled = label(seen, unseen, size)
-    write_labelled(labelled, out)
-    accuracies = compare(model, labelled, size, out, say, device)
+    accuracies = compare(model, label(seen, unseen, size, out), size, out, say, device)
     done("fine-tune twice", " and ".join(f"{a:.1%} {n}" for n, a in accuracies.items()))
     write_page(out, metrics, recipe(size))
     seconds = time.perf_counter() - started
@@ -227,17 +225,16 @@ def tuning(size: DemoSize) -> Recipe:
     return compose(FINETUNE, table)
 
 
-def label(seen: Sequence[Module], unseen: Sequence[Module], size: DemoSize) -> Labelled:
-    """Label sentences for training, and sentences of unseen modules for testing."""
+def label(seen: Sequence[Module], unseen: Sequence[Module], size: DemoSize, out: Path) -> Labelled:
+    """Label sentences for training, and sentences of unseen modules for testing.
+
+    They are also written as tables, like those of a user: train.tsv and dev.tsv.
+    """
     train, dev = label_sentences(seen, size.labelled), label_sentences(unseen, 100)
-    return Labelled(Classify(ClassifySettings(), LIBRARIES), train, dev)
-
-
-def write_labelled(data: Labelled, out: Path) -> None:
-    """Write the labelled sentences as tables, like those of a user: train.tsv and dev.tsv."""
-    for name, samples in (("train", data.train), ("dev", data.dev)):
+    for name, samples in (("train", train), ("dev", dev)):
         rows = [{"text": sample.text, "label": sample.label[0]} for sample in samples]
         write_table(out / f"{name}.tsv", ".tsv", ["text", "label"], partial(iter, rows))
+    return Labelled(Classify(ClassifySettings(), LIBRARIES), train, dev)
 
 
 def label_sentences(modules: Sequence[Module], each: int) -> list[Sample]:
