@@ -71,7 +71,7 @@ def test_the_input_stands_beside_the_answers_that_are_printed(model, tmp_path, g
         assert row["probabilities"] == pytest.approx(answer["probabilities"])
         assert row["score"] == pytest.approx(max(answer["probabilities"].values()))
     assert said[-1] == (
-        "the input has a column 'label' already; the answer's is called 'predicted_label'"
+        "the input has a column 'label' already; the answer is in 'predicted_label'"
     )
 
 

@@ -130,18 +130,18 @@ class AnsweredTable:
         An answer's column that has the name of a column of the input gets another name, which is
         reported.
         """
-        given: dict[str, None] = {}
+        inputs: dict[str, None] = {}
         answers: dict[str, None] = {}
         for cells, answer in self.read():
-            given |= dict.fromkeys(cells)
+            inputs |= dict.fromkeys(cells)
             answers |= dict.fromkeys(answer)
-        names = {name: name if name not in given else "" for name in answers}
-        for name in (clashing for clashing in answers if clashing in given):
-            taken = {*given, *names.values()}
+        names = {name: name if name not in inputs else "" for name in answers}
+        for name in (clashing for clashing in answers if clashing in inputs):
+            taken = {*inputs, *names.values()}
             tries = (f"{PREFIX}{name}{number}" for number in chain([""], map(str, count(2))))
-            names[name] = next(own for own in tries if own not in taken)
-            say(f"the input has a column '{name}' already; the answer's is called '{names[name]}'")
-        return [*given, *names.values()], names
+            names[name] = next(new for new in tries if new not in taken)
+            say(f"the input has a column '{name}' already; the answer is in '{names[name]}'")
+        return [*inputs, *names.values()], names
 
     def rows(self, names: Mapping[str, str]) -> Iterator[Row]:
         """Yield the rows of the table, with the answers' columns under these names."""

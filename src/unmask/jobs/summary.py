@@ -146,7 +146,7 @@ def say_several(
 
 
 def seed_rows(
-    found: Mapping[str, Mapping[str, float]],
+    summaries: Mapping[str, Mapping[str, float]],
     means: Mapping[str, float],
     deviations: Mapping[str, float],
     best: str,
@@ -156,7 +156,7 @@ def seed_rows(
     names = [name for name in means if name != METRIC]
     names = sorted(names, key=lambda name: (name not in main, name == "loss"))
     runs: list[list[str]] = []
-    for run, scores in found.items():
+    for run, scores in summaries.items():
         mark = " (best)" if run == best else ""
         runs.append([f"{run}{mark}", *(f"{scores[name]:.4f}" for name in names)])
     runs.append(["mean", *(f"{means[name]:.4f}" for name in names)])
@@ -178,9 +178,9 @@ def command_for_files(
     if kind.parallel or plugin or file_ending(files[0]) == ".txt":
         verb, options = "evaluate", _column_options(columns)
     else:
-        given = columns.by_field()
-        asked = {name: given[name] for name in given if name in kind.Ask.model_fields}
-        verb, options = "predict", _column_options(Columns.from_fields(asked, columns.header))
+        by_field = columns.by_field()
+        askable = {name: by_field[name] for name in by_field if name in kind.Ask.model_fields}
+        verb, options = "predict", _column_options(Columns.from_fields(askable, columns.header))
         options += ["--out", _free_name()]
     return ["unmask", verb, str(model), str(files[0]), *options, *plugin]
 
@@ -196,9 +196,9 @@ def _column_options(columns: Columns) -> list[str]:
 
 
 def _plugin_option(kind: type[Task[Any, Any]]) -> list[str]:
-    """Return the option that loads the file of a user's own task."""
-    own = kind.__module__.startswith(PLUGIN_MODULES)
-    return ["--plugin", inspect.getfile(kind)] if own else []
+    """Return the option that loads the file of a user's from_plugin task."""
+    from_plugin = kind.__module__.startswith(PLUGIN_MODULES)
+    return ["--plugin", inspect.getfile(kind)] if from_plugin else []
 
 
 def _free_name() -> str:

@@ -49,8 +49,8 @@ class SentenceTask(LabelTask[Sentence, Answer]):
         The line names the column, or the tagging scheme.
         """
         if not labelled and cls._has_texts(paths[0], columns):
-            found = infer_columns(paths[0], columns, labelled=False)
-            columns = Columns(text=found.text, header=found.header)  # there are no pairs
+            inferred = infer_columns(paths[0], columns, labelled=False)
+            columns = Columns(text=inferred.text, header=inferred.header)  # there are no pairs
             return columns, [columns.describe()]
         lines = file_format(paths[0], None) == ".jsonl"
         return columns, [] if lines else [scheme_of(paths[0])]

@@ -33,15 +33,15 @@ def with_present_keys(entry: Mapping[str, Any]) -> dict[str, Any]:
     # An entry with a present key is not an old one: its `rate` is the loss of a user's own term.
     if not renamed.keys() & entry.keys() or {*renamed.values()} & entry.keys():
         return dict(entry)
-    found = {renamed.get(key, key): value for key, value in entry.items()}
-    cases = found.get("masked_predictions")
+    present = {renamed.get(key, key): value for key, value in entry.items()}
+    cases = present.get("masked_predictions")
     if isinstance(cases, list):
-        found["masked_predictions"] = [
+        present["masked_predictions"] = [
             {"predictions" if key == "guesses" else key: value for key, value in case.items()}
             for case in cases
             if isinstance(case, dict)
         ]
-    return found
+    return present
 
 
 def metric_name(task: str, metric: str) -> str:

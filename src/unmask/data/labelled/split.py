@@ -31,13 +31,13 @@ class DevSplit:
         """Describe the split in a few words."""
         share, seed = self.facts["share"], self.facts["seed"]
         count = len(self.train) + len(self.dev) + self.repeated
-        how = [f"data.dev_share {share:g}, data.dev_seed {seed}"]
-        how += ["stratified by label"] if self.strata > 1 else []
-        how += [f"{self.groups:,} groups are kept whole"] if self.groups < count else []
+        details = [f"data.dev_share {share:g}, data.dev_seed {seed}"]
+        details += ["stratified by label"] if self.strata > 1 else []
+        details += [f"{self.groups:,} groups are kept whole"] if self.groups < count else []
         again = f"; {self.repeated:,} more are skipped, because training has the same text"
         return (
             f"{len(self.train):,} for training, {len(self.dev):,} held out "
-            f"({'; '.join(how)}){again if self.repeated else ''}"
+            f"({'; '.join(details)}){again if self.repeated else ''}"
         )
 
 
@@ -63,12 +63,12 @@ def split_records(
     # By a hash, so that a record keeps its place when others are added, moved or removed.
     for group in sorted(members, key=lambda group: _rank(seed, group)):
         layers[strata[members[group][0]]].append(group)
-    sizes = {name: sum(len(members[g]) for g in own) for name, own in layers.items()}
-    wanted = _quotas(sizes, max(1, round(share * len(records))), seed)
+    sizes = {name: sum(len(members[g]) for g in layer) for name, layer in layers.items()}
+    quotas = _quotas(sizes, max(1, round(share * len(records))), seed)
     # A label that training never sees could not be predicted: its last group stays there.
-    free = {name: [g for g in own[:-1] if g not in barred] for name, own in layers.items()}
-    chosen = [g for name, own in free.items() for g in _chosen(own, members, wanted[name])]
-    rest = [group for own in free.values() for group in own]
+    free = {name: [g for g in layer[:-1] if g not in barred] for name, layer in layers.items()}
+    chosen = [g for name, layer in free.items() for g in _chosen(layer, members, quotas[name])]
+    rest = [group for layer in free.values() for group in layer]
     if not chosen and rest:  # every group is larger than what is wanted
         chosen = [min(rest, key=lambda group: (len(members[group]), _rank(seed, group)))]
     taken = {place for group in chosen for place in members[group]}
@@ -86,14 +86,14 @@ def _chosen(
     groups: Sequence[Hashable], members: Mapping[Hashable, Sequence[int]], wanted: int
 ) -> list[Hashable]:
     """Choose groups, in order, with about as many records as wanted."""
-    found: list[Hashable] = []
+    chosen: list[Hashable] = []
     for group in groups:
         if len(members[group]) <= 2 * wanted:  # with it, the number is nearer than without
-            found.append(group)
+            chosen.append(group)
             wanted -= len(members[group])
         if wanted <= 0:
             break
-    return found
+    return chosen
 
 
 def _quotas(sizes: Mapping[Hashable, int], wanted: int, seed: int) -> dict[Hashable, int]:

@@ -176,8 +176,8 @@ def _inferred_types(names: Sequence[str], rows: Iterator[Row]) -> dict[str, Any]
             merged = None
             # What has no common type, such as texts and numbers, is an error of pyarrow.
             with suppress(pa.ArrowException, OverflowError, ValueError, TypeError):
-                own = pa.array(_column(name, batch, as_text=False)).type
-                schemas = [pa.schema([(name, kind)]) for kind in (types[name], own)]
+                inferred = pa.array(_column(name, batch, as_text=False)).type
+                schemas = [pa.schema([(name, kind)]) for kind in (types[name], inferred)]
                 merged = pa.unify_schemas(schemas, promote_options="permissive").field(0).type
             types[name] = merged if merged is not None and _storable(merged) else None
     return types

@@ -203,4 +203,4 @@ def by_row(message: str, path: Path, name: str) -> str:
     'train[3]: the text is empty'
     """
     place = re.compile(re.escape(str(path)) + r"(?::(\d+))?")
-    return place.sub(lambda found: f"{name}[{int(found[1]) - 1}]" if found[1] else name, message)
+    return place.sub(lambda match: f"{name}[{int(match[1]) - 1}]" if match[1] else name, message)
