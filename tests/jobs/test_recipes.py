@@ -62,6 +62,10 @@ def labelled(place: Path, task: str) -> Path:
         tagged = ("".join(f"{word} O\n" for word in text.split()) for text in TEXTS)
         (place / "ner.conll").write_text("john B-PER\nlives O\n\n" + "\n".join(tagged))
         return place / "ner.conll"
+    if task == "translate":
+        rows = "".join(f"{text}\t{' '.join(reversed(text.split()))}\n" for text in TEXTS)
+        (place / "translate.tsv").write_text(f"source\ttarget\n{rows}")
+        return place / "translate.tsv"
     label = {"classify": lambda i: "ab"[i % 2], "regress": lambda i: i / 10}[task]
     rows = "".join(f"{text}\t{label(i)}\n" for i, text in enumerate(TEXTS))
     (place / f"{task}.tsv").write_text(f"text\tlabel\n{rows}")
