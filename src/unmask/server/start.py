@@ -29,7 +29,7 @@ def run_server(
     say: Callable[[str], None] = Console().say,
     detail: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Serve models until the process is told to stop; everything is checked before torch loads."""
+    """Serve models until a signal stops the process; check all arguments before importing torch."""
     token = (token or "").strip() or None
     if token and not token.isascii():
         raise SettingsError("token: it has characters that HTTP headers cannot carry. Use ASCII.")
